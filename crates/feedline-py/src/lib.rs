@@ -1,0 +1,1 @@
+//! Conversion between Python and the engine.

@@ -1,0 +1,165 @@
+//! Memory that is given back when it is let go.
+//!
+//! Everything large is an anonymous mapping, not a piece of the heap: freeing it lowers the
+//! process's memory at once, which is what makes a byte budget mean something.
+
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+
+use memmap2::MmapMut;
+
+use crate::error::Fault;
+use crate::image::{PixelType, Pixels};
+
+/// Every field of a batch starts at a multiple of this: a cache line, and what JAX asks for
+/// before it takes memory over without a copy.
+pub const ALIGNMENT: usize = 64;
+
+fn map(bytes: usize) -> std::io::Result<MmapMut> {
+    MmapMut::map_anon(bytes.max(1))
+}
+
+/// Scratch memory of one worker. It grows to the largest sample and keeps that size.
+#[derive(Default)]
+pub struct Slab {
+    map: Option<MmapMut>,
+}
+
+impl Slab {
+    /// Bytes held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.map.as_ref().map_or(0, |map| map.len())
+    }
+
+    /// True when nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first `bytes` bytes, after growing if need be. What was there before may be gone.
+    pub fn at_least(&mut self, bytes: usize) -> Result<&mut [u8], Fault> {
+        if self.len() < bytes {
+            // The old mapping goes first, so that both never exist at once.
+            self.map = None;
+            self.map = Some(map(bytes)?);
+        }
+        match &mut self.map {
+            Some(map) => Ok(&mut map[..bytes]),
+            None => Ok(&mut []),
+        }
+    }
+
+    /// All bytes as elements of `pixel_type`.
+    #[must_use]
+    pub fn pixels(&self, pixel_type: PixelType) -> Pixels<'_> {
+        let bytes: &[u8] = self.map.as_deref().unwrap_or(&[]);
+        match pixel_type {
+            PixelType::U8 => Pixels::U8(bytes),
+            // A mapping starts at a page, so only its tail can be uneven.
+            PixelType::F32 => Pixels::F32(bytemuck::cast_slice(&bytes[..bytes.len() / 4 * 4])),
+        }
+    }
+}
+
+/// The memory of one batch, which several workers fill at once, each its own rows.
+pub struct BatchMemory {
+    map: UnsafeCell<MmapMut>,
+    bytes: usize,
+}
+
+// SAFETY: shared access hands out only disjoint ranges for writing (see `range_mut`) and whole
+// slices for reading once no writer is left (see `bytes`); both are unsafe to call.
+unsafe impl Sync for BatchMemory {}
+
+impl BatchMemory {
+    /// `bytes` zeroed bytes.
+    pub fn new(bytes: usize) -> std::io::Result<Self> {
+        let map = map(bytes)?;
+        // Batches are tens of megabytes and written from end to end: huge pages save most of
+        // the page faults. A kernel that refuses is no reason to fail.
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Ok(BatchMemory { map: UnsafeCell::new(map), bytes })
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// True for a batch of nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The address of the first byte.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: only the address is read; the mapping itself is never replaced.
+        unsafe { (*self.map.get()).as_ptr().cast_mut() }
+    }
+
+    /// `len` bytes from `start`, for writing.
+    ///
+    /// # Safety
+    /// While the slice lives, nobody else reads or writes any byte of the range. The engine
+    /// keeps this by handing each row of a batch to exactly one worker.
+    ///
+    /// # Panics
+    /// If the range does not lie inside the memory.
+    #[allow(clippy::mut_from_ref)]
+    #[must_use]
+    pub unsafe fn range_mut(&self, start: usize, len: usize) -> &mut [u8] {
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.bytes));
+        // SAFETY: inside the mapping by the check above; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().add(start), len) }
+    }
+
+    /// `len` bytes from `start`, for reading.
+    ///
+    /// # Safety
+    /// No byte of the range is written while the slice lives.
+    ///
+    /// # Panics
+    /// If the range does not lie inside the memory.
+    #[must_use]
+    pub unsafe fn range(&self, start: usize, len: usize) -> &[u8] {
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.bytes));
+        // SAFETY: inside the mapping by the check above; no writer by the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().add(start), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slab_grows_and_never_shrinks() {
+        let mut slab = Slab::default();
+        assert!(slab.is_empty());
+        assert_eq!(slab.at_least(10).unwrap().len(), 10);
+        assert_eq!(slab.at_least(5000).unwrap().len(), 5000);
+        assert_eq!(slab.at_least(7).unwrap().len(), 7);
+        assert!(slab.len() >= 5000);
+    }
+
+    #[test]
+    fn disjoint_rows_are_written_from_two_threads() {
+        let memory = BatchMemory::new(128).unwrap();
+        std::thread::scope(|scope| {
+            for half in 0..2 {
+                let memory = &memory;
+                // SAFETY: the halves do not overlap.
+                scope.spawn(move || unsafe { memory.range_mut(half * 64, 64) }.fill(half as u8 + 1));
+            }
+        });
+        // SAFETY: the writers are gone.
+        let all = unsafe { memory.range(0, 128) };
+        assert!(all[..64].iter().all(|x| *x == 1) && all[64..].iter().all(|x| *x == 2));
+    }
+}

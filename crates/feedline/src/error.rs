@@ -1,0 +1,232 @@
+//! What can go wrong, always with what it concerns.
+//!
+//! A stage that fails on one sample returns a [`Fault`]: the cause, without knowing which
+//! sample it was. The engine adds the sample's name and makes it an [`Error::Sample`].
+
+use std::path::PathBuf;
+
+/// The result of everything that a user calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a user of the crate sees.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The description of the pipeline is wrong.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// One sample could not be read, decoded or transformed.
+    #[error("{0}")]
+    Sample(Box<SampleError>),
+    /// A file or folder that is not a sample could not be used.
+    #[error("{what} {}: {source}", path.display())]
+    Io {
+        /// What was attempted, as a phrase that the path completes.
+        what: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// A data set cannot be used as it is (empty, malformed manifest, mismatched arrays).
+    #[error("{what}: {problem}")]
+    Source {
+        /// The data set: its path or a description.
+        what: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
+    /// A resume state does not belong to this loader.
+    #[error("cannot resume: {0}")]
+    State(String),
+    /// The memory limit is too small for the work, or the program holds all of it.
+    #[error("memory: {0}")]
+    Memory(String),
+    /// `cache` was demanded and the data set does not fit.
+    #[error("cache: {0}")]
+    Cache(String),
+    /// More samples failed than `max_failures` allows.
+    #[error("{failed} samples failed, more than max_failures = {allowed} allows; the last: {last}")]
+    TooManyFailures {
+        /// Distinct samples that failed so far.
+        failed: u64,
+        /// The limit.
+        allowed: u64,
+        /// The newest failure.
+        last: Box<SampleError>,
+    },
+    /// The iterator was replaced by a newer one of the same loader.
+    #[error("this iterator is over: the loader was iterated, seeked or resumed again since it was made")]
+    Stale,
+    /// The operating system refused something the engine needs.
+    #[error("{0}")]
+    System(String),
+}
+
+/// A mistake in a pipeline's description.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecError {
+    /// The key, as a path from the top: `transforms[1].size`.
+    pub key: String,
+    /// The offending value as JSON, if there is one.
+    pub value: Option<String>,
+    /// What is wrong.
+    pub problem: String,
+    /// What would be right.
+    pub allowed: Option<String>,
+    /// The nearest known name, when the key or value looks like a slip of the pen.
+    pub nearest: Option<String>,
+}
+
+impl SpecError {
+    /// A mistake at `key`, with nothing else known.
+    pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
+        SpecError { key: key.into(), value: None, problem: problem.into(), allowed: None, nearest: None }
+    }
+
+    /// Adds what would be right.
+    #[must_use]
+    pub fn allowed(mut self, allowed: impl Into<String>) -> Self {
+        self.allowed = Some(allowed.into());
+        self
+    }
+
+    /// Adds the offending value.
+    #[must_use]
+    pub fn value(mut self, value: impl std::fmt::Display) -> Self {
+        let text = value.to_string();
+        // A long list would hide the message.
+        self.value = Some(match text.char_indices().nth(80) {
+            Some((end, _)) => format!("{}...", &text[..end]),
+            None => text,
+        });
+        self
+    }
+
+    /// Puts `prefix` in front of the key.
+    #[must_use]
+    pub fn within(mut self, prefix: &str) -> Self {
+        self.key = match (prefix, self.key.as_str()) {
+            (_, "") => prefix.to_owned(),
+            ("", _) => return self,
+            (_, key) if key.starts_with('[') => format!("{prefix}{key}"),
+            (_, key) => format!("{prefix}.{key}"),
+        };
+        self
+    }
+}
+
+impl std::fmt::Display for SpecError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.key.is_empty() {
+            write!(f, "{}", self.key)?;
+            if let Some(value) = &self.value {
+                write!(f, " = {value}")?;
+            }
+            write!(f, ": ")?;
+        }
+        write!(f, "{}", self.problem)?;
+        if let Some(allowed) = &self.allowed {
+            write!(f, "; allowed: {allowed}")?;
+        }
+        if let Some(nearest) = &self.nearest {
+            write!(f, "; did you mean {nearest}?")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+/// The stage in which a sample failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Getting the encoded bytes.
+    Read,
+    /// Encoded bytes to an array.
+    Decode,
+    /// Array to array.
+    Transform,
+    /// Writing into the batch.
+    Collate,
+}
+
+impl std::fmt::Display for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Stage::Read => "read",
+            Stage::Decode => "decode",
+            Stage::Transform => "transform",
+            Stage::Collate => "collate",
+        })
+    }
+}
+
+/// One sample's failure, with its name.
+#[derive(Debug, thiserror::Error)]
+#[error("sample {index}{}: cannot {stage}: {fault}", place(path, *offset))]
+pub struct SampleError {
+    /// The sample's number in its source.
+    pub index: u64,
+    /// Which of several mixed sources.
+    pub source_number: usize,
+    /// The file it lies in, if it lies in one.
+    pub path: Option<PathBuf>,
+    /// Where in that file the trouble is, or where the sample begins.
+    pub offset: Option<u64>,
+    /// Where it failed.
+    pub stage: Stage,
+    /// Why.
+    #[source]
+    pub fault: Fault,
+}
+
+fn place(path: &Option<PathBuf>, offset: Option<u64>) -> String {
+    match (path, offset) {
+        (Some(path), Some(offset)) => format!(" ({} at byte {offset})", path.display()),
+        (Some(path), None) => format!(" ({})", path.display()),
+        (None, _) => String::new(),
+    }
+}
+
+/// Why one sample failed, as its stage knows it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The operating system's reason.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// The bytes are not what they claim to be.
+    #[error("{format}: {reason}")]
+    Corrupt {
+        /// The format that was being decoded.
+        format: &'static str,
+        /// What is wrong.
+        reason: String,
+        /// Byte offset of the trouble inside the sample, where the decoder tells.
+        offset: Option<u64>,
+    },
+    /// Whole, but not something this build can decode.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A declared size beyond the limits; nothing was allocated for it.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The sample's shape does not fit the batch.
+    #[error("{0}")]
+    Shape(String),
+    /// The code that handled the sample panicked.
+    #[error("internal error: {0} (please report this with the file)")]
+    Panic(String),
+    /// The work was called off; never shown to a user.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl Fault {
+    /// Bytes that are not what they claim to be, at no known place.
+    pub fn corrupt(format: &'static str, reason: impl Into<String>) -> Self {
+        Fault::Corrupt { format, reason: reason.into(), offset: None }
+    }
+}

@@ -1,0 +1,277 @@
+//! Pixels on their way through a worker: a strided view over bytes that are copied late.
+//!
+//! A crop or a flip only changes the view. Pixels move when an op needs new ones (resize,
+//! padding) and once at the end, when [`convert`] writes them into the batch.
+
+mod convert;
+
+pub use convert::{Layout, Pointwise, convert};
+
+use crate::buffer::Slab;
+use crate::error::Fault;
+
+/// Where pixels lie in a slice of elements. Strides may be negative: a flip is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+    /// Channels of a pixel.
+    pub channels: usize,
+    /// The element of row 0, column 0, channel 0.
+    pub start: usize,
+    /// Elements from a row to the next.
+    pub row: isize,
+    /// Elements from a column to the next.
+    pub column: isize,
+    /// Elements from a channel to the next.
+    pub channel: isize,
+}
+
+impl View {
+    /// Height, width, channels in C order, as decoders write.
+    #[must_use]
+    pub fn interleaved(height: usize, width: usize, channels: usize) -> Self {
+        View {
+            height,
+            width,
+            channels,
+            start: 0,
+            row: (width * channels) as isize,
+            column: channels as isize,
+            channel: 1,
+        }
+    }
+
+    /// Channels, height, width in C order, as torch keeps images.
+    #[must_use]
+    pub fn planar(height: usize, width: usize, channels: usize) -> Self {
+        View {
+            height,
+            width,
+            channels,
+            start: 0,
+            row: width as isize,
+            column: 1,
+            channel: (height * width) as isize,
+        }
+    }
+
+    /// Elements of the image.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    /// The element at (`row`, `column`, `channel`).
+    #[must_use]
+    pub fn at(&self, row: usize, column: usize, channel: usize) -> usize {
+        (self.start as isize
+            + row as isize * self.row
+            + column as isize * self.column
+            + channel as isize * self.channel) as usize
+    }
+
+    /// Keeps `height` x `width` pixels from (`top`, `left`); the caller stays inside the image.
+    pub fn crop(&mut self, top: usize, left: usize, height: usize, width: usize) {
+        debug_assert!(top + height <= self.height && left + width <= self.width);
+        self.start = self.at(top, left, 0);
+        self.height = height;
+        self.width = width;
+    }
+
+    /// Mirrors left and right.
+    pub fn flip_horizontal(&mut self) {
+        self.start = self.at(0, self.width.saturating_sub(1), 0);
+        self.column = -self.column;
+    }
+
+    /// Mirrors top and bottom.
+    pub fn flip_vertical(&mut self) {
+        self.start = self.at(self.height.saturating_sub(1), 0, 0);
+        self.row = -self.row;
+    }
+
+    /// True when rows lie one after the other with interleaved pixels, left to right.
+    #[must_use]
+    pub fn is_interleaved(&self) -> bool {
+        self.channel == 1 && self.column == self.channels as isize && self.row > 0
+    }
+
+    /// The first and one past the last element that the view touches.
+    #[must_use]
+    pub fn bounds(&self) -> (usize, usize) {
+        if self.elements() == 0 {
+            return (self.start, self.start);
+        }
+        let mut low = self.start as isize;
+        let mut high = low;
+        for (stride, n) in [(self.row, self.height), (self.column, self.width), (self.channel, self.channels)] {
+            let reach = stride * (n as isize - 1);
+            if reach < 0 { low += reach } else { high += reach }
+        }
+        (low as usize, high as usize + 1)
+    }
+}
+
+/// The types that pixels have between stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PixelType {
+    /// As decoded.
+    U8,
+    /// After a pointwise op that another op must see applied.
+    F32,
+}
+
+impl PixelType {
+    /// Bytes of one element.
+    #[must_use]
+    pub fn size(self) -> usize {
+        match self {
+            PixelType::U8 => 1,
+            PixelType::F32 => 4,
+        }
+    }
+}
+
+/// Elements of an image, to be read through a [`View`].
+#[derive(Debug, Clone, Copy)]
+pub enum Pixels<'a> {
+    /// 8 bit elements.
+    U8(&'a [u8]),
+    /// Single precision elements.
+    F32(&'a [f32]),
+}
+
+impl Pixels<'_> {
+    /// How many elements there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Pixels::U8(x) => x.len(),
+            Pixels::F32(x) => x.len(),
+        }
+    }
+
+    /// True when there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A worker's memory for pixels, reused from sample to sample.
+#[derive(Default)]
+pub struct Scratch {
+    slabs: [Slab; 2],
+    /// Keeps the buffers of its passes.
+    resizer: fast_image_resize::Resizer,
+}
+
+impl Scratch {
+    /// Bytes held for reuse.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.slabs[0].len() + self.slabs[1].len() + self.resizer.size_of_internal_buffers()
+    }
+
+    /// Gives everything back to the system.
+    pub fn release(&mut self) {
+        *self = Scratch::default();
+    }
+
+    /// Room for `bytes` of decoded pixels; [`Image::decoded`] then takes them up.
+    pub fn decoded(&mut self, bytes: usize) -> Result<&mut [u8], Fault> {
+        self.slabs[0].at_least(bytes)
+    }
+}
+
+enum Backing<'a> {
+    Borrowed(Pixels<'a>),
+    Slab(usize),
+}
+
+/// An image in a worker's hands.
+pub struct Image<'a> {
+    view: View,
+    pixel_type: PixelType,
+    backing: Backing<'a>,
+    scratch: &'a mut Scratch,
+}
+
+impl<'a> Image<'a> {
+    /// The pixels that were just written to [`Scratch::decoded`], interleaved.
+    pub fn decoded(scratch: &'a mut Scratch, height: usize, width: usize, channels: usize) -> Self {
+        Image {
+            view: View::interleaved(height, width, channels),
+            pixel_type: PixelType::U8,
+            backing: Backing::Slab(0),
+            scratch,
+        }
+    }
+
+    /// Pixels that lie elsewhere (an array in memory, a cache): not copied.
+    pub fn borrowed(scratch: &'a mut Scratch, pixels: Pixels<'a>, view: View) -> Result<Self, Fault> {
+        if view.bounds().1 > pixels.len() {
+            return Err(Fault::Shape(format!("{} elements are too few for {view:?}", pixels.len())));
+        }
+        let pixel_type = match pixels {
+            Pixels::U8(_) => PixelType::U8,
+            Pixels::F32(_) => PixelType::F32,
+        };
+        Ok(Image { view, pixel_type, backing: Backing::Borrowed(pixels), scratch })
+    }
+
+    /// The current shape and strides.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.view
+    }
+
+    /// The view, to crop or flip it.
+    pub fn view_mut(&mut self) -> &mut View {
+        &mut self.view
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub fn pixel_type(&self) -> PixelType {
+        self.pixel_type
+    }
+
+    /// The elements that [`Image::view`] looks at.
+    #[must_use]
+    pub fn pixels(&self) -> Pixels<'_> {
+        match self.backing {
+            Backing::Borrowed(pixels) => pixels,
+            Backing::Slab(at) => self.scratch.slabs[at].pixels(self.pixel_type),
+        }
+    }
+
+    /// Makes new pixels of `height` x `width` (same channels) from the present ones.
+    ///
+    /// `make` gets the present elements with their view, the new elements to be written in
+    /// interleaved order, and the worker's resizer. The new pixels are then the image.
+    pub fn replace(
+        &mut self,
+        height: usize,
+        width: usize,
+        pixel_type: PixelType,
+        make: impl FnOnce(Pixels<'_>, View, &mut [u8], &mut fast_image_resize::Resizer) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let view = View::interleaved(height, width, self.view.channels);
+        let bytes = view.elements() * pixel_type.size();
+        let (low, high) = self.scratch.slabs.split_at_mut(1);
+        let (next, old, new) = match self.backing {
+            Backing::Slab(0) => (1, low[0].pixels(self.pixel_type), &mut high[0]),
+            Backing::Slab(_) => (0, high[0].pixels(self.pixel_type), &mut low[0]),
+            Backing::Borrowed(pixels) => (0, pixels, &mut low[0]),
+        };
+        make(old, self.view, new.at_least(bytes)?, &mut self.scratch.resizer)?;
+        self.view = view;
+        self.pixel_type = pixel_type;
+        self.backing = Backing::Slab(next);
+        Ok(())
+    }
+}

@@ -1,0 +1,10 @@
+//! feedline keeps a GPU fed.
+
+pub mod buffer;
+pub mod error;
+pub mod image;
+pub mod random;
+pub mod sample;
+pub mod spec;
+
+pub use error::{Error, Fault, Result, SampleError, SpecError};

@@ -1,0 +1,142 @@
+//! What flows: element types, fields, and where a sample's bytes lie.
+
+use std::path::Path;
+
+/// The type of an array's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DType {
+    /// Boolean, one byte.
+    Bool,
+    /// Unsigned 8 bits.
+    U8,
+    /// Signed 8 bits.
+    I8,
+    /// Unsigned 16 bits.
+    U16,
+    /// Signed 16 bits.
+    I16,
+    /// Unsigned 32 bits.
+    U32,
+    /// Signed 32 bits.
+    I32,
+    /// Unsigned 64 bits.
+    U64,
+    /// Signed 64 bits.
+    I64,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an `f32`.
+    BF16,
+    /// IEEE single precision.
+    F32,
+    /// IEEE double precision.
+    F64,
+}
+
+impl DType {
+    /// Every type, for lists of what is allowed.
+    pub const ALL: [DType; 13] = [
+        DType::Bool,
+        DType::U8,
+        DType::I8,
+        DType::U16,
+        DType::I16,
+        DType::U32,
+        DType::I32,
+        DType::U64,
+        DType::I64,
+        DType::F16,
+        DType::BF16,
+        DType::F32,
+        DType::F64,
+    ];
+
+    /// Bytes of one element.
+    #[must_use]
+    pub fn size(self) -> usize {
+        match self {
+            DType::Bool | DType::U8 | DType::I8 => 1,
+            DType::U16 | DType::I16 | DType::F16 | DType::BF16 => 2,
+            DType::U32 | DType::I32 | DType::F32 => 4,
+            DType::U64 | DType::I64 | DType::F64 => 8,
+        }
+    }
+
+    /// The name that NumPy and torch use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::Bool => "bool",
+            DType::U8 => "uint8",
+            DType::I8 => "int8",
+            DType::U16 => "uint16",
+            DType::I16 => "int16",
+            DType::U32 => "uint32",
+            DType::I32 => "int32",
+            DType::U64 => "uint64",
+            DType::I64 => "int64",
+            DType::F16 => "float16",
+            DType::BF16 => "bfloat16",
+            DType::F32 => "float32",
+            DType::F64 => "float64",
+        }
+    }
+
+    /// The type of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|dtype| dtype.name() == name)
+    }
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One named part of every sample, as a source holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// Its name in a batch.
+    pub name: String,
+    /// What it is.
+    pub kind: FieldKind,
+}
+
+/// What a source holds for a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldKind {
+    /// An encoded image; its size is known only after a look at its header.
+    EncodedImage,
+    /// An array of one shape.
+    Array {
+        /// The type of its elements.
+        dtype: DType,
+        /// The shape of one sample; empty for a scalar.
+        shape: Vec<usize>,
+    },
+}
+
+/// One field's value in one sample, borrowed from its source.
+#[derive(Debug, Clone, Copy)]
+pub enum Value<'a> {
+    /// Encoded bytes that a store must fetch.
+    File(Location<'a>),
+    /// Bytes that are in memory already: an array's elements in C order, or an encoded image.
+    Bytes(&'a [u8]),
+    /// A scalar of type `I64`.
+    Int(i64),
+    /// A scalar of type `F32`.
+    Float(f32),
+}
+
+/// Where bytes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location<'a> {
+    /// The file; relative paths are relative to the working directory.
+    pub path: &'a Path,
+    /// The part of the file; `None` is all of it.
+    pub range: Option<(u64, u64)>,
+}
