@@ -8,3 +8,4 @@ pub mod sample;
 pub mod spec;
 
 pub use error::{Error, Fault, Result, SampleError, SpecError};
+pub use spec::Spec;
