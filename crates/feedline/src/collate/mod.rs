@@ -23,7 +23,11 @@ impl RowWriter {
     /// # Safety
     /// While it lives, nobody else reads or writes these rows.
     #[must_use]
-    pub unsafe fn new(memory: Arc<BatchMemory>, layout: Arc<BatchLayout>, rows: Range<usize>) -> Self {
+    pub unsafe fn new(
+        memory: Arc<BatchMemory>,
+        layout: Arc<BatchLayout>,
+        rows: Range<usize>,
+    ) -> Self {
         RowWriter { memory, layout, rows }
     }
 
@@ -55,7 +59,11 @@ impl RowWriter {
         let out = self.row(field, row);
         let mut copy = |bytes: &[u8]| {
             if bytes.len() != out.len() {
-                return Err(Fault::Shape(format!("has {} bytes, a row of the batch has {}", bytes.len(), out.len())));
+                return Err(Fault::Shape(format!(
+                    "has {} bytes, a row of the batch has {}",
+                    bytes.len(),
+                    out.len()
+                )));
             }
             out.copy_from_slice(bytes);
             Ok(())
@@ -64,7 +72,9 @@ impl RowWriter {
             Value::Bytes(bytes) => copy(bytes),
             Value::Int(number) => copy(&number.to_ne_bytes()),
             Value::Float(number) => copy(&number.to_ne_bytes()),
-            Value::File(_) => Err(Fault::Unsupported("a file cannot be a plain field of a batch".to_owned())),
+            Value::File(_) => {
+                Err(Fault::Unsupported("a file cannot be a plain field of a batch".to_owned()))
+            }
         }
     }
 }

@@ -74,7 +74,16 @@ impl Batch {
         (epoch, number): (u64, u64),
         padding: usize,
     ) -> Self {
-        Batch { layout, memory: Some(memory), home, process: std::process::id(), rows, epoch, number, padding }
+        Batch {
+            layout,
+            memory: Some(memory),
+            home,
+            process: std::process::id(),
+            rows,
+            epoch,
+            number,
+            padding,
+        }
     }
 
     /// How many samples it has, padding included.
@@ -112,7 +121,9 @@ impl Batch {
     pub fn address(&self, field: usize) -> *mut u8 {
         let offset = self.layout.fields().get(field).map_or(0, |field| field.offset);
         // SAFETY: every field of the layout lies inside the memory.
-        self.memory.as_ref().map_or(std::ptr::null_mut(), |memory| unsafe { memory.as_ptr().add(offset) })
+        self.memory
+            .as_ref()
+            .map_or(std::ptr::null_mut(), |memory| unsafe { memory.as_ptr().add(offset) })
     }
 
     /// Field number `field`.
@@ -144,7 +155,8 @@ impl Batch {
         let mut hash = Xxh3::new();
         for number in 0..self.layout.fields().len() {
             if let Some(array) = self.array(number) {
-                let head = format!("{} {} {} {:?};", array.name, array.dtype, array.rows, array.row_shape);
+                let head =
+                    format!("{} {} {} {:?};", array.name, array.dtype, array.rows, array.row_shape);
                 hash.update(head.as_bytes());
                 hash.update(array.bytes);
             }

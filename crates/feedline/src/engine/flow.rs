@@ -165,7 +165,13 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn new(layout: Arc<BatchLayout>, batches: Batches, ahead: usize, limit: u64, cursor: Cursor) -> Self {
+    pub(crate) fn new(
+        layout: Arc<BatchLayout>,
+        batches: Batches,
+        ahead: usize,
+        limit: u64,
+        cursor: Cursor,
+    ) -> Self {
         let state = State {
             stopped: false,
             cursor,
@@ -250,17 +256,19 @@ impl Flow {
         }
         let memory = match state.free.pop() {
             Some(memory) => memory,
-            None if state.used + self.batch_bytes() <= self.limit => match BatchMemory::new(self.layout.bytes()) {
-                Ok(memory) => {
-                    state.used += self.batch_bytes();
-                    memory
+            None if state.used + self.batch_bytes() <= self.limit => {
+                match BatchMemory::new(self.layout.bytes()) {
+                    Ok(memory) => {
+                        state.used += self.batch_bytes();
+                        memory
+                    }
+                    Err(error) => {
+                        state.refused = Some(error.to_string());
+                        self.ready.notify_all();
+                        return false;
+                    }
                 }
-                Err(error) => {
-                    state.refused = Some(error.to_string());
-                    self.ready.notify_all();
-                    return false;
-                }
-            },
+            }
             None => return false,
         };
         let (epoch, batch) = state.cursor.advance(self.batches.count());
@@ -402,7 +410,11 @@ impl Flow {
     /// The next batch that is done. With `in_order` that is the oldest, otherwise any of its
     /// epoch. `help` is called, without the lock, when there is none: it may do some work and
     /// return true, or return false to let the caller wait.
-    pub(crate) fn next(&self, in_order: bool, help: &mut dyn FnMut() -> bool) -> Result<Done, Error> {
+    pub(crate) fn next(
+        &self,
+        in_order: bool,
+        help: &mut dyn FnMut() -> bool,
+    ) -> Result<Done, Error> {
         let began = Instant::now();
         let mut state = lock(&self.state);
         loop {
@@ -470,7 +482,10 @@ impl Flow {
     /// Whether the next batch to be handed over is that one anyway.
     pub(crate) fn is_at(&self, epoch: u64, batch: u64) -> bool {
         let state = lock(&self.state);
-        let next = state.slots.front().map_or((state.cursor.epoch, state.cursor.batch), |s| (s.epoch, s.batch));
+        let next = state
+            .slots
+            .front()
+            .map_or((state.cursor.epoch, state.cursor.batch), |s| (s.epoch, s.batch));
         next == (epoch, batch)
     }
 

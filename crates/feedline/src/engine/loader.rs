@@ -16,7 +16,10 @@ use crate::layout::BatchField;
 use crate::observe;
 use crate::order::{Pick, State};
 use crate::source::{Arrays, Source};
-use crate::spec::{CacheSpec, DecodeSpec, LastBatch, OnError, OpSpec, SourceKind, SourceSpec, Spec, Subset, Weights, Workers};
+use crate::spec::{
+    CacheSpec, DecodeSpec, LastBatch, OnError, OpSpec, SourceKind, SourceSpec, Spec, Subset,
+    Weights, Workers,
+};
 use crate::store::Store;
 
 /// Describes a loader step by step. Every step has the name of its key in a spec.
@@ -176,17 +179,27 @@ impl Loader {
         check_cache(&plan)?;
         let quarantine = match &plan.spec.quarantine {
             None => None,
-            Some(path) => Some(
-                OpenOptions::new().create(true).append(true).open(path).map_err(|source| Error::Io {
-                    what: "cannot write the quarantine file",
-                    path: path.clone(),
-                    source,
-                })?,
-            ),
+            Some(path) => {
+                Some(OpenOptions::new().create(true).append(true).open(path).map_err(|source| {
+                    Error::Io {
+                        what: "cannot write the quarantine file",
+                        path: path.clone(),
+                        source,
+                    }
+                })?)
+            }
         };
         let plan = Arc::new(plan);
         let engine = Engine::new(plan.clone(), Cursor::at(0, 0));
-        Ok(Loader { plan, engine, position: (0, 0), ahead: Vec::new(), placed: true, failed: BTreeMap::new(), quarantine })
+        Ok(Loader {
+            plan,
+            engine,
+            position: (0, 0),
+            ahead: Vec::new(),
+            placed: true,
+            failed: BTreeMap::new(),
+            quarantine,
+        })
     }
 
     /// Begins the next epoch, or goes on where [`Loader::resume`] or [`Loader::set_epoch`] put it.
@@ -259,9 +272,11 @@ impl Loader {
             })?;
         }
         match self.plan.spec.max_failures {
-            Some(allowed) if self.failed.len() as u64 > allowed => {
-                Err(Error::TooManyFailures { failed: self.failed.len() as u64, allowed, last: Box::new(failure.error) })
-            }
+            Some(allowed) if self.failed.len() as u64 > allowed => Err(Error::TooManyFailures {
+                failed: self.failed.len() as u64,
+                allowed,
+                last: Box::new(failure.error),
+            }),
             _ => Ok(()),
         }
     }
@@ -278,7 +293,11 @@ impl Loader {
     /// In a child process made by fork, the engine's threads are gone: a fresh one takes over.
     fn leave_parent(&mut self) {
         if self.engine.is_foreign() {
-            let cursor = Cursor { epoch: self.position.0, batch: self.position.1, skip: (self.position.0, self.ahead.clone()) };
+            let cursor = Cursor {
+                epoch: self.position.0,
+                batch: self.position.1,
+                skip: (self.position.0, self.ahead.clone()),
+            };
             let fresh = Engine::new(self.plan.clone(), cursor);
             // The old one is let go without touching its locks.
             drop(std::mem::replace(&mut self.engine, fresh));
@@ -296,7 +315,8 @@ impl Loader {
     #[must_use]
     pub fn state(&self) -> State {
         let failed = self.failed.keys().copied();
-        let mut state = State::new(self.position.0, self.position.1, self.plan.identity.clone(), failed);
+        let mut state =
+            State::new(self.position.0, self.position.1, self.plan.identity.clone(), failed);
         state.delivered_ahead = self.ahead.clone();
         state.delivered_ahead.sort_unstable();
         state
@@ -307,9 +327,12 @@ impl Loader {
         state.check(&self.plan.identity, self.len()).map_err(Error::State)?;
         let mut failed = BTreeMap::new();
         for (source, index) in &state.skipped {
-            let known = self.plan.sources.get(*source as usize).is_some_and(|source| *index < source.len());
+            let known =
+                self.plan.sources.get(*source as usize).is_some_and(|source| *index < source.len());
             if !known {
-                return Err(Error::State(format!("it lists sample {index} of source {source} as skipped, which there is not")));
+                return Err(Error::State(format!(
+                    "it lists sample {index} of source {source} as skipped, which there is not"
+                )));
             }
             failed.insert(Pick { source: *source as usize, index: *index }, ());
         }
@@ -388,7 +411,13 @@ impl Loader {
             return Stats { failed, ..Stats::default() };
         }
         let (work, flow, first, cached) = self.engine.figures();
-        Stats { work, flow, first_batch_seconds: first.map(|time| time.as_secs_f64()), cached_bytes: cached, failed }
+        Stats {
+            work,
+            flow,
+            first_batch_seconds: first.map(|time| time.as_secs_f64()),
+            cached_bytes: cached,
+            failed,
+        }
     }
 }
 
@@ -448,13 +477,23 @@ fn check_cache(plan: &Plan) -> Result<()> {
     for source in &plan.sources {
         let image = plan.image.as_ref().map_or(0, |image| image.field);
         for index in (0..source.len()).step_by(step as usize) {
-            let Ok(crate::sample::Value::File(location)) = source.value(index, image) else { continue };
-            let size = if spec.decoded { plan.decoded_size(&location) } else { plan.store.size(&location).ok() };
+            let Ok(crate::sample::Value::File(location)) = source.value(index, image) else {
+                continue;
+            };
+            let size = if spec.decoded {
+                plan.decoded_size(&location)
+            } else {
+                plan.store.size(&location).ok()
+            };
             total = total.saturating_add(size.unwrap_or(0));
             looked += u64::from(size.is_some());
         }
     }
-    let estimate = if spec.decoded { (total as f64 / looked.max(1) as f64 * samples as f64) as u64 } else { total };
+    let estimate = if spec.decoded {
+        (total as f64 / looked.max(1) as f64 * samples as f64) as u64
+    } else {
+        total
+    };
     if estimate > plan.cache_limit {
         let show = crate::spec::read::show_bytes;
         return Err(Error::Cache(format!(

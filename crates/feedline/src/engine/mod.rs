@@ -5,8 +5,6 @@
 
 mod flow;
 mod loader;
-#[cfg(all(test, feature = "model-check"))]
-mod model;
 mod plan;
 mod rank;
 mod run;

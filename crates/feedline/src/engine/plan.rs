@@ -59,7 +59,11 @@ pub(crate) struct Plan {
 impl Plan {
     /// Opens and checks everything that `spec` names. `given` are the sources of the program,
     /// used in turn for those that the spec calls arrays.
-    pub(crate) fn new(spec: Spec, given: Vec<Arc<dyn Source>>, store: Option<Arc<dyn Store>>) -> Result<Plan> {
+    pub(crate) fn new(
+        spec: Spec,
+        given: Vec<Arc<dyn Source>>,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Plan> {
         spec.check()?;
         let rank = Rank::resolve(spec.rank, spec.world_size)?;
         let sources = open_sources(&spec, given)?;
@@ -74,7 +78,9 @@ impl Plan {
         decode.max_pixels = spec.decode.max_pixels.unwrap_or(decode.max_pixels);
         let sizes: Vec<u64> = sources.iter().map(|source| source.len()).collect();
         let label = label_field(&fields);
-        let order = Order::new(&spec, &sizes, &|pick: Pick| match sources[pick.source].value(pick.index, label?) {
+        let order = Order::new(&spec, &sizes, &|pick: Pick| match sources[pick.source]
+            .value(pick.index, label?)
+        {
             Ok(Value::Int(label)) => Some(label),
             Ok(Value::Bytes(bytes)) => bytes.try_into().ok().map(i64::from_ne_bytes),
             _ => None,
@@ -82,7 +88,8 @@ impl Plan {
         if order.samples() == 0 {
             return Err(SpecError::new("subset", "leaves no samples").into());
         }
-        let batches = Batches::new(order.samples(), spec.batch_size, rank.rank, rank.world, spec.last_batch)?;
+        let batches =
+            Batches::new(order.samples(), spec.batch_size, rank.rank, rank.world, spec.last_batch)?;
         let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Local));
         let image = image_field(&spec, &fields, &chain, &sources, &*store, &decode)?;
         let layout = batch_layout(&spec, &fields, image.as_ref(), batches.rows(0).max(1))?;
@@ -128,12 +135,18 @@ impl Plan {
     }
 }
 
-fn sample_error(sources: &[Arc<dyn Source>], pick: Pick, stage: Stage, fault: Fault) -> SampleError {
+fn sample_error(
+    sources: &[Arc<dyn Source>],
+    pick: Pick,
+    stage: Stage,
+    fault: Fault,
+) -> SampleError {
     let source = &sources[pick.source];
-    let location = (0..source.fields().len()).find_map(|field| match source.value(pick.index, field) {
-        Ok(Value::File(location)) => Some(location),
-        _ => None,
-    });
+    let location =
+        (0..source.fields().len()).find_map(|field| match source.value(pick.index, field) {
+            Ok(Value::File(location)) => Some(location),
+            _ => None,
+        });
     let inside = match &fault {
         Fault::Corrupt { offset, .. } => *offset,
         _ => None,
@@ -157,7 +170,9 @@ fn open_sources(spec: &Spec, given: Vec<Arc<dyn Source>>) -> Result<Vec<Arc<dyn 
     let mut sources = Vec::new();
     for named in &spec.sources {
         sources.push(match (&named.kind, given.len()) {
-            (SourceKind::Arrays, 1..) => given.next().ok_or_else(|| Error::System("a source vanished".to_owned()))?,
+            (SourceKind::Arrays, 1..) => {
+                given.next().ok_or_else(|| Error::System("a source vanished".to_owned()))?
+            }
             (kind, _) => source::open(kind, decode::EXTENSIONS)?,
         });
     }
@@ -172,9 +187,12 @@ fn open_sources(spec: &Spec, given: Vec<Arc<dyn Source>>) -> Result<Vec<Arc<dyn 
                 .into());
         }
         if other.classes() != first.classes() {
-            return Err(SpecError::new(format!("source[{at}]"), "has other classes than source[0], so its label numbers mean something else")
-                .allowed("sources with the same classes, or manifests with numbers as labels")
-                .into());
+            return Err(SpecError::new(
+                format!("source[{at}]"),
+                "has other classes than source[0], so its label numbers mean something else",
+            )
+            .allowed("sources with the same classes, or manifests with numbers as labels")
+            .into());
         }
     }
     Ok(sources)
@@ -189,7 +207,9 @@ fn describe(field: &Field) -> String {
 
 /// The field that holds classes: the first scalar of type int64.
 fn label_field(fields: &[Field]) -> Option<usize> {
-    fields.iter().position(|f| matches!(&f.kind, FieldKind::Array { dtype: DType::I64, shape } if shape.is_empty()))
+    fields.iter().position(
+        |f| matches!(&f.kind, FieldKind::Array { dtype: DType::I64, shape } if shape.is_empty()),
+    )
 }
 
 fn image_field(
@@ -223,7 +243,9 @@ fn image_field(
     let pixel_type = match dtype {
         DType::U8 => PixelType::U8,
         DType::F32 => PixelType::F32,
-        other => return Err(wrong(format!("cannot work on {other} elements of {:?}", fields[0].name))),
+        other => {
+            return Err(wrong(format!("cannot work on {other} elements of {:?}", fields[0].name)));
+        }
     };
     let is_channels = |n: usize| matches!(n, 1 | 3 | 4);
     let view = match shape.as_slice() {
@@ -234,8 +256,15 @@ fn image_field(
         [height, width, channels] if is_channels(*channels) && !is_channels(*height) => {
             View::interleaved(*height, *width, *channels)
         }
-        [channels, height, width] if is_channels(*channels) => View::planar(*height, *width, *channels),
-        other => return Err(wrong(format!("cannot work on samples of shape {other:?} in {:?}", fields[0].name))),
+        [channels, height, width] if is_channels(*channels) => {
+            View::planar(*height, *width, *channels)
+        }
+        other => {
+            return Err(wrong(format!(
+                "cannot work on samples of shape {other:?} in {:?}",
+                fields[0].name
+            )));
+        }
     };
     if view.elements() == 0 {
         return Err(wrong(format!("cannot work on images without pixels, {shape:?}")));
@@ -272,7 +301,8 @@ fn output_of_first(
         let mut bytes = Fresh(Vec::new());
         store.read(location, &mut bytes).map_err(|fault| (Stage::Read, fault))?;
         let header = decode::probe(&bytes.0, decode).map_err(|fault| (Stage::Decode, fault))?;
-        let shape = ImageShape { height: header.height, width: header.width, channels: header.channels };
+        let shape =
+            ImageShape { height: header.height, width: header.width, channels: header.channels };
         chain.output(shape, PixelType::U8).map_err(|fault| (Stage::Transform, fault))
     };
     let tries = if spec.on_error == OnError::Skip { source.len().min(1000) } else { 1 };
@@ -288,12 +318,23 @@ fn output_of_first(
     }
     Err(match first {
         Some(error) => Error::Sample(Box::new(error)),
-        None => Error::Source { what: source.name(), problem: "has no image to take the size from".to_owned() },
+        None => Error::Source {
+            what: source.name(),
+            problem: "has no image to take the size from".to_owned(),
+        },
     })
 }
 
-fn batch_layout(spec: &Spec, fields: &[Field], image: Option<&ImageField>, rows: u64) -> Result<BatchLayout> {
-    let too_large = || SpecError::new("batch_size", "makes a batch larger than memory can be").value(spec.batch_size);
+fn batch_layout(
+    spec: &Spec,
+    fields: &[Field],
+    image: Option<&ImageField>,
+    rows: u64,
+) -> Result<BatchLayout> {
+    let too_large = || {
+        SpecError::new("batch_size", "makes a batch larger than memory can be")
+            .value(spec.batch_size)
+    };
     let mut layout = BatchLayout::new(usize::try_from(rows).map_err(|_| too_large())?);
     for (number, field) in fields.iter().enumerate() {
         let pushed = match (image.filter(|image| image.field == number), &field.kind) {
@@ -301,9 +342,12 @@ fn batch_layout(spec: &Spec, fields: &[Field], image: Option<&ImageField>, rows:
                 let (shape, dtype) = (&image.output.shape, image.output.dtype);
                 match (spec.layout, shape.as_slice()) {
                     // The shape says channels first, the memory has them last.
-                    (Layout::ChannelsLast, [channels, _, width]) => {
-                        layout.push_strided(&field.name, dtype, shape, vec![1, channels * width, *channels])
-                    }
+                    (Layout::ChannelsLast, [channels, _, width]) => layout.push_strided(
+                        &field.name,
+                        dtype,
+                        shape,
+                        vec![1, channels * width, *channels],
+                    ),
                     _ => layout.push(&field.name, dtype, shape),
                 }
             }
@@ -325,7 +369,9 @@ fn ahead(spec: &Spec, workers: usize, batch_bytes: u64) -> usize {
         return 1;
     }
     match spec.prefetch_factor {
-        Some(factor) => usize::try_from(factor).unwrap_or(usize::MAX).saturating_mul(workers).min(1 << 16),
+        Some(factor) => {
+            usize::try_from(factor).unwrap_or(usize::MAX).saturating_mul(workers).min(1 << 16)
+        }
         // All workers share in each batch, so two are enough to keep them busy while one is
         // consumed. Small batches get more, to ride out an uneven consumer: 64 MB holds them.
         None => (64_000_000 / batch_bytes.max(1)).clamp(2, 8) as usize,
@@ -337,7 +383,11 @@ fn memory(spec: &Spec, batch_bytes: u64) -> Result<(u64, u64)> {
     let available = tune::memory_available();
     // One batch with the program and one in the making, and a little to make it with.
     let least = batch_bytes * 2 + 1_000_000;
-    let asked = spec.memory.unwrap_or_else(|| available.map_or(DEFAULT_MEMORY, |free| free / 4).clamp(least.max(256_000_000), DEFAULT_MEMORY.max(least)));
+    let asked = spec.memory.unwrap_or_else(|| {
+        available
+            .map_or(DEFAULT_MEMORY, |free| free / 4)
+            .clamp(least.max(256_000_000), DEFAULT_MEMORY.max(least))
+    });
     // Asking for more than the machine or the cgroup has left ends in a kill.
     let total = available.map_or(asked, |free| asked.min(free / 10 * 9));
     let cache = match &spec.cache {
@@ -346,7 +396,11 @@ fn memory(spec: &Spec, batch_bytes: u64) -> Result<(u64, u64)> {
     };
     let flow = total.saturating_sub(cache);
     if flow < least {
-        let cached = if cache > 0 { format!(" beside {} for the cache", show_bytes(cache)) } else { String::new() };
+        let cached = if cache > 0 {
+            format!(" beside {} for the cache", show_bytes(cache))
+        } else {
+            String::new()
+        };
         return Err(Error::Memory(format!(
             "a batch takes {}, so memory must be at least {}{cached}; it is {}: raise memory or lower batch_size",
             show_bytes(batch_bytes),
@@ -357,16 +411,30 @@ fn memory(spec: &Spec, batch_bytes: u64) -> Result<(u64, u64)> {
     Ok((flow, cache))
 }
 
-fn identity(spec: &Spec, sources: &[Arc<dyn Source>], chain: &Chain, global_batch: u64) -> Identity {
+fn identity(
+    spec: &Spec,
+    sources: &[Arc<dyn Source>],
+    chain: &Chain,
+    global_batch: u64,
+) -> Identity {
     let hex = |text: String| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()));
-    let data: Vec<(u64, u64)> = sources.iter().map(|source| (source.len(), source.fingerprint())).collect();
+    let data: Vec<(u64, u64)> =
+        sources.iter().map(|source| (source.len(), source.fingerprint())).collect();
     let shares: Vec<Option<f64>> = spec.sources.iter().map(|source| source.weight).collect();
     let weights = match &spec.weights {
         Some(Weights::Each(weights)) => hex(format!("{weights:?}")),
         Some(Weights::Balanced) => "balanced".to_owned(),
         None => String::new(),
     };
-    let order = (spec.shuffle, spec.replacement, weights, &spec.subset, spec.num_samples, spec.last_batch, shares);
+    let order = (
+        spec.shuffle,
+        spec.replacement,
+        weights,
+        &spec.subset,
+        spec.num_samples,
+        spec.last_batch,
+        shares,
+    );
     Identity {
         data: hex(format!("{data:?}")),
         order: hex(format!("{order:?}")),

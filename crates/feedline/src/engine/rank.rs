@@ -25,29 +25,53 @@ impl Rank {
         let number = |name: &str, text: Option<String>| match text {
             None => Ok(None),
             Some(text) => text.trim().parse::<u64>().map(Some).map_err(|_| {
-                SpecError::new(name, "the environment variable is not a whole number").value(format!("{text:?}"))
+                SpecError::new(name, "the environment variable is not a whole number")
+                    .value(format!("{text:?}"))
             }),
         };
-        let (rank, world) = match (rank, world) {
-            (Some(rank), Some(world)) => (rank, world),
-            (None, Some(1)) => (0, 1),
-            (None, None) => match (number("RANK", rank_variable)?, number("WORLD_SIZE", world_variable)?) {
+        let (rank, world) =
+            match (rank, world) {
                 (Some(rank), Some(world)) => (rank, world),
-                (None, None | Some(1)) => (0, 1),
-                (Some(0), None) => (0, 1),
+                (None, Some(1)) => (0, 1),
+                (None, None) => {
+                    match (number("RANK", rank_variable)?, number("WORLD_SIZE", world_variable)?) {
+                        (Some(rank), Some(world)) => (rank, world),
+                        (None, None | Some(1)) => (0, 1),
+                        (Some(0), None) => (0, 1),
+                        (Some(_), None) => {
+                            return Err(SpecError::new(
+                                "WORLD_SIZE",
+                                "the environment has RANK but not WORLD_SIZE",
+                            )
+                            .allowed("both or none"));
+                        }
+                        (None, Some(_)) => {
+                            return Err(SpecError::new(
+                                "RANK",
+                                "the environment has WORLD_SIZE but not RANK",
+                            )
+                            .allowed("both or none"));
+                        }
+                    }
+                }
                 (Some(_), None) => {
-                    return Err(SpecError::new("WORLD_SIZE", "the environment has RANK but not WORLD_SIZE").allowed("both or none"));
+                    return Err(SpecError::new("world_size", "is missing beside rank")
+                        .allowed("both or none"));
                 }
                 (None, Some(_)) => {
-                    return Err(SpecError::new("RANK", "the environment has WORLD_SIZE but not RANK").allowed("both or none"));
+                    return Err(SpecError::new("rank", "is missing beside world_size")
+                        .allowed("both or none"));
                 }
-            },
-            (Some(_), None) => return Err(SpecError::new("world_size", "is missing beside rank").allowed("both or none")),
-            (None, Some(_)) => return Err(SpecError::new("rank", "is missing beside world_size").allowed("both or none")),
-        };
+            };
         if rank >= world {
-            let allowed = if world == 0 { "a world_size of at least 1".to_owned() } else { format!("0 to {}", world - 1) };
-            return Err(SpecError::new("rank", "is not below world_size").value(rank).allowed(allowed));
+            let allowed = if world == 0 {
+                "a world_size of at least 1".to_owned()
+            } else {
+                format!("0 to {}", world - 1)
+            };
+            return Err(SpecError::new("rank", "is not below world_size")
+                .value(rank)
+                .allowed(allowed));
         }
         Ok(Rank { rank, world })
     }
@@ -57,7 +81,12 @@ impl Rank {
 mod tests {
     use super::*;
 
-    fn from(rank: Option<u64>, world: Option<u64>, r: Option<&str>, w: Option<&str>) -> Option<(u64, u64)> {
+    fn from(
+        rank: Option<u64>,
+        world: Option<u64>,
+        r: Option<&str>,
+        w: Option<&str>,
+    ) -> Option<(u64, u64)> {
         let text = |t: Option<&str>| t.map(str::to_owned);
         Rank::from_parts(rank, world, text(r), text(w)).ok().map(|rank| (rank.rank, rank.world))
     }

@@ -37,13 +37,20 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn new(plan: Arc<Plan>, cursor: Cursor) -> Self {
-        let flow = Flow::new(plan.layout.clone(), plan.batches.clone(), plan.ahead, plan.memory, cursor);
+        let flow =
+            Flow::new(plan.layout.clone(), plan.batches.clone(), plan.ahead, plan.memory, cursor);
         let caches = match plan.spec.cache {
             None => Vec::new(),
             Some(_) => {
                 let total: u64 = plan.sources.iter().map(|source| source.len()).sum();
-                let share = |len: u64| (u128::from(plan.cache_limit) * u128::from(len) / u128::from(total.max(1))) as u64;
-                plan.sources.iter().map(|source| Cache::new(source.len(), share(source.len()))).collect()
+                let share = |len: u64| {
+                    (u128::from(plan.cache_limit) * u128::from(len) / u128::from(total.max(1)))
+                        as u64
+                };
+                plan.sources
+                    .iter()
+                    .map(|source| Cache::new(source.len(), share(source.len())))
+                    .collect()
             }
         };
         let counters = (0..plan.workers.max(1)).map(|_| WorkerCounters::default()).collect();
@@ -81,7 +88,12 @@ impl Engine {
                     let _guard = guard;
                     worker.run();
                 })
-                .map_err(|error| Error::System(format!("cannot start worker {number} of {}: {error}; lower num_workers", self.shared.plan.workers)))?;
+                .map_err(|error| {
+                    Error::System(format!(
+                        "cannot start worker {number} of {}: {error}; lower num_workers",
+                        self.shared.plan.workers
+                    ))
+                })?;
             self.threads.push(thread);
         }
         Ok(())
@@ -92,7 +104,10 @@ impl Engine {
         let began = Instant::now();
         let own = &mut self.own;
         let in_order = self.shared.plan.spec.in_order;
-        let done = self.shared.flow.next(in_order, &mut || own.as_mut().is_some_and(|worker| worker.help()))?;
+        let done = self
+            .shared
+            .flow
+            .next(in_order, &mut || own.as_mut().is_some_and(|worker| worker.help()))?;
         let wait = began.elapsed();
         self.first_batch.get_or_insert(wait);
         self.consumer.delivered(done.rows, wait);
@@ -106,7 +121,14 @@ impl Engine {
         let padding = plan.batches.padding(done.batch) as usize;
         // SAFETY: the flow hands a batch over once all its rows are done and their writers gone.
         unsafe {
-            Batch::new(plan.layout.clone(), done.memory.clone(), self.shared.flow.clone(), done.rows as usize, place, padding)
+            Batch::new(
+                plan.layout.clone(),
+                done.memory.clone(),
+                self.shared.flow.clone(),
+                done.rows as usize,
+                place,
+                padding,
+            )
         }
     }
 
@@ -125,7 +147,12 @@ impl Engine {
 
     pub(super) fn figures(&self) -> (observe::Figures, Figures, Option<Duration>, u64) {
         let cached = self.shared.caches.iter().map(Cache::used).sum();
-        (observe::figures(&self.consumer, &self.shared.counters), self.shared.flow.figures(), self.first_batch, cached)
+        (
+            observe::figures(&self.consumer, &self.shared.counters),
+            self.shared.flow.figures(),
+            self.first_batch,
+            cached,
+        )
     }
 }
 
@@ -154,7 +181,9 @@ impl Drop for Engine {
         let deadline = Instant::now() + PARTING;
         let mut left = self.threads.len();
         if let Some(ended) = &self.ended {
-            while left > 0 && ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {
+            while left > 0
+                && ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok()
+            {
                 left -= 1;
             }
         }

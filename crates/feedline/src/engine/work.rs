@@ -155,14 +155,23 @@ impl Worker {
         let mut pick = order.pick(place.position);
         let mut attempt = 0;
         loop {
-            let (stage, fault) = match self.make_sample(plan, pick, (draws, place.draws), slice, row, timed) {
+            let (stage, fault) = match self.make_sample(
+                plan,
+                pick,
+                (draws, place.draws),
+                slice,
+                row,
+                timed,
+            ) {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Fault(stage, fault)) => (stage, fault),
                 Err(Trouble::Cancelled) => return Err(None),
                 Err(Trouble::Memory(need)) => match self.wait_for_memory(slice, row, need) {
                     Grant::Granted | Grant::Wait => continue,
                     Grant::Cancelled => return Err(None),
-                    Grant::Held(bytes) => return Err(Some(Error::Memory(held_message(bytes, plan.memory)))),
+                    Grant::Held(bytes) => {
+                        return Err(Some(Error::Memory(held_message(bytes, plan.memory))));
+                    }
                     Grant::Never(most) => {
                         let text = format!(
                             "needs {} to decode and transform, memory leaves {}: raise memory, or lower decode.max_pixels to refuse such images",
@@ -206,13 +215,18 @@ impl Worker {
         let shared = self.shared.clone();
         let mut watch = Stopwatch::start(&shared.counters[self.number], timed);
         // A panic in a decoder is that sample's error. What it left behind is thrown away.
-        let made = catch_unwind(AssertUnwindSafe(|| self.make_fields(plan, pick, draws, slice, row, &mut watch)));
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            self.make_fields(plan, pick, draws, slice, row, &mut watch)
+        }));
         made.unwrap_or_else(|payload| {
             self.decoder = Decoder::new();
             self.scratch = Scratch::default();
             let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            Err(Trouble::Fault(Stage::Decode, Fault::Panic(text.unwrap_or_else(|| "unknown".to_owned()))))
+            Err(Trouble::Fault(
+                Stage::Decode,
+                Fault::Panic(text.unwrap_or_else(|| "unknown".to_owned())),
+            ))
         })
     }
 
@@ -228,13 +242,26 @@ impl Worker {
         let source: &dyn Source = &*plan.sources[pick.source];
         let image_field = plan.image.as_ref().map(|image| image.field);
         for field in 0..plan.layout.fields().len() {
-            let value = source.value(pick.index, field).map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
+            let value = source
+                .value(pick.index, field)
+                .map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
             match &plan.image {
                 Some(image) if image_field == Some(field) => {
-                    self.make_image(plan, image, pick, &value, draws, slice.writer.row(field, row), watch)?;
+                    self.make_image(
+                        plan,
+                        image,
+                        pick,
+                        &value,
+                        draws,
+                        slice.writer.row(field, row),
+                        watch,
+                    )?;
                 }
                 _ => {
-                    slice.writer.write(field, row, &value).map_err(|fault| Trouble::Fault(Stage::Collate, fault))?;
+                    slice
+                        .writer
+                        .write(field, row, &value)
+                        .map_err(|fault| Trouble::Fault(Stage::Collate, fault))?;
                     watch.lap(Part::Copy);
                 }
             }
@@ -255,7 +282,7 @@ impl Worker {
     ) -> Result<(), Trouble> {
         let shared = self.shared.clone();
         let transform = |fault| Trouble::Fault(Stage::Transform, fault);
-        let run = |mut image: Image<'_>, watch: &mut Stopwatch<'_>| {
+        let mut run = |mut image: Image<'_>, watch: &mut Stopwatch<'_>| {
             plan.chain.run(&mut image, draws.0, draws.1, out).map_err(transform)?;
             watch.lap(Part::Transform);
             Ok(())
@@ -264,20 +291,29 @@ impl Worker {
             let Value::Bytes(bytes) = value else {
                 return Err(transform(Fault::Shape("is not an array".to_owned())));
             };
-            let shape = ImageShape { height: view.height, width: view.width, channels: view.channels };
+            let shape =
+                ImageShape { height: view.height, width: view.width, channels: view.channels };
             self.reserve(plan.chain.scratch(shape, *pixel_type))?;
             let pixels = crate::image::Pixels::from_bytes(bytes, *pixel_type).map_err(transform)?;
-            return run(Image::borrowed(&mut self.scratch, pixels, *view).map_err(transform)?, watch);
+            return run(
+                Image::borrowed(&mut self.scratch, pixels, *view).map_err(transform)?,
+                watch,
+            );
         }
         let cache = shared.caches.get(pick.source);
         if let Some(kept) = cache.and_then(|cache| cache.get(pick.index)) {
             watch.counters().cache_hit();
             if kept.shape[2] > 0 {
                 let [height, width, channels] = kept.shape.map(|n| n as usize);
-                self.reserve(plan.chain.scratch(ImageShape { height, width, channels }, PixelType::U8))?;
+                self.reserve(
+                    plan.chain.scratch(ImageShape { height, width, channels }, PixelType::U8),
+                )?;
                 let view = View::interleaved(height, width, channels);
                 let pixels = crate::image::Pixels::U8(&kept.bytes);
-                return run(Image::borrowed(&mut self.scratch, pixels, view).map_err(transform)?, watch);
+                return run(
+                    Image::borrowed(&mut self.scratch, pixels, view).map_err(transform)?,
+                    watch,
+                );
             }
             let header = self.prepare(plan, &kept.bytes, 0)?;
             let image = self.decoder.decode(&kept.bytes, &header, &plan.decode, &mut self.scratch);
@@ -292,16 +328,24 @@ impl Worker {
                 Value::File(location) => self.read(plan, location, &mut encoded)?,
                 Value::Bytes(bytes) => {
                     self.reserve(bytes.len())?;
-                    let room = encoded.at_least(bytes.len()).map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
+                    let room = encoded
+                        .at_least(bytes.len())
+                        .map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
                     room.copy_from_slice(bytes);
                     bytes.len()
                 }
-                _ => return Err(Trouble::Fault(Stage::Read, Fault::Shape("is not an image".to_owned()))),
+                _ => {
+                    return Err(Trouble::Fault(
+                        Stage::Read,
+                        Fault::Shape("is not an image".to_owned()),
+                    ));
+                }
             };
             watch.counters().read(length as u64);
             watch.lap(Part::Read);
             let held = encoded.len();
-            let bytes = encoded.at_least(length).map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
+            let bytes =
+                encoded.at_least(length).map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
             let header = self.prepare(plan, bytes, held)?;
             let image = self.decoder.decode(bytes, &header, &plan.decode, &mut self.scratch);
             let image = image.map_err(|fault| Trouble::Fault(Stage::Decode, fault))?;
@@ -316,7 +360,12 @@ impl Worker {
     }
 
     /// Reads a file into `encoded`; the memory for it is granted first.
-    fn read(&mut self, plan: &Plan, location: &Location<'_>, encoded: &mut Slab) -> Result<usize, Trouble> {
+    fn read(
+        &mut self,
+        plan: &Plan,
+        location: &Location<'_>,
+        encoded: &mut Slab,
+    ) -> Result<usize, Trouble> {
         struct Encoded<'a> {
             worker: &'a mut Worker,
             slab: &'a mut Slab,
@@ -325,7 +374,8 @@ impl Worker {
         }
         impl Room for Encoded<'_> {
             fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
-                let length = usize::try_from(bytes).map_err(|_| Fault::TooLarge(format!("has {bytes} bytes")))?;
+                let length = usize::try_from(bytes)
+                    .map_err(|_| Fault::TooLarge(format!("has {bytes} bytes")))?;
                 if length == 0 {
                     return Err(Fault::corrupt("image", "the file is empty"));
                 }
@@ -348,8 +398,10 @@ impl Worker {
 
     /// Looks at the header and has all the memory granted that the sample will take.
     fn prepare(&mut self, plan: &Plan, bytes: &[u8], encoded: usize) -> Result<Header, Trouble> {
-        let header = decode::probe(bytes, &plan.decode).map_err(|fault| Trouble::Fault(Stage::Decode, fault))?;
-        let shape = ImageShape { height: header.height, width: header.width, channels: header.channels };
+        let header = decode::probe(bytes, &plan.decode)
+            .map_err(|fault| Trouble::Fault(Stage::Decode, fault))?;
+        let shape =
+            ImageShape { height: header.height, width: header.width, channels: header.channels };
         let need = header.memory.saturating_add(plan.chain.scratch(shape, PixelType::U8));
         self.reserve(encoded.saturating_add(need))?;
         Ok(header)
@@ -371,12 +423,20 @@ impl Worker {
 }
 
 /// Keeps the sample for later epochs, encoded or decoded as the spec says.
-fn keep(plan: &Plan, cache: &Cache, pick: Pick, encoded: &[u8], image: &Image<'_>) -> Result<(), Trouble> {
+fn keep(
+    plan: &Plan,
+    cache: &Cache,
+    pick: Pick,
+    encoded: &[u8],
+    image: &Image<'_>,
+) -> Result<(), Trouble> {
     let Some(spec) = &plan.spec.cache else { return Ok(()) };
     let kept = if spec.decoded {
         let view = image.view();
         match image.pixels() {
-            crate::image::Pixels::U8(pixels) if view == View::interleaved(view.height, view.width, view.channels) => {
+            crate::image::Pixels::U8(pixels)
+                if view == View::interleaved(view.height, view.width, view.channels) =>
+            {
                 let shape = [view.height as u32, view.width as u32, view.channels as u32];
                 cache.put(pick.index, &pixels[..view.elements()], shape)
             }

@@ -18,8 +18,12 @@ pub enum Part {
 
 impl Part {
     /// All of them with their names.
-    pub const ALL: [(Part, &'static str); 4] =
-        [(Part::Read, "read"), (Part::Decode, "decode"), (Part::Transform, "transform"), (Part::Copy, "copy")];
+    pub const ALL: [(Part, &'static str); 4] = [
+        (Part::Read, "read"),
+        (Part::Decode, "decode"),
+        (Part::Transform, "transform"),
+        (Part::Copy, "copy"),
+    ];
 }
 
 /// Counters of one worker, on cache lines of their own.
@@ -164,7 +168,9 @@ pub struct Figures {
 #[must_use]
 pub fn figures(consumer: &ConsumerCounters, workers: &[WorkerCounters]) -> Figures {
     let seconds = |n: u64| n as f64 * 1e-9;
-    let sum = |f: &dyn Fn(&WorkerCounters) -> &AtomicU64| workers.iter().map(|w| f(w).load(Relaxed)).sum::<u64>();
+    let sum = |f: &dyn Fn(&WorkerCounters) -> &AtomicU64| {
+        workers.iter().map(|w| f(w).load(Relaxed)).sum::<u64>()
+    };
     let parts = Part::ALL.into_iter().filter_map(|(part, name)| {
         let timed = sum(&|w| &w.part_count[part as usize]);
         let total = sum(&|w| &w.part_time[part as usize]);

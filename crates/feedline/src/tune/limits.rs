@@ -39,7 +39,8 @@ fn cgroup_left() -> Option<u64> {
         // A limit on any group above counts as well.
         let mut group: Option<PathBuf> = Some(Path::new(root).join(path.trim_start_matches('/')));
         while let Some(here) = group.filter(|here| here.starts_with(root)) {
-            let number = |name: &str| fs::read_to_string(here.join(name)).ok()?.trim().parse::<u64>().ok();
+            let number =
+                |name: &str| fs::read_to_string(here.join(name)).ok()?.trim().parse::<u64>().ok();
             if let (Some(limit), Some(usage)) = (number(limit), number(usage)) {
                 let here_left = limit.saturating_sub(usage);
                 left = Some(left.map_or(here_left, |least: u64| least.min(here_left)));
