@@ -370,6 +370,8 @@ impl Flow {
         let place = (slice.id, row);
         let mut state = lock(&self.state);
         state.line.insert(place);
+        // Workers that sleep on scratch they keep for later must give it back now.
+        self.work.notify_all();
         let began = Instant::now();
         let answer = loop {
             if state.stopped || !state.slots.iter().any(|slot| slot.id == slice.id) {
