@@ -3,6 +3,7 @@
 pub mod buffer;
 pub mod error;
 pub mod image;
+pub mod pack;
 pub mod random;
 pub mod sample;
 pub mod spec;
