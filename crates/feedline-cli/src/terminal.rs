@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// What is known about the streams of this process.
@@ -95,9 +95,9 @@ impl Progress {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(15));
             let colour = if terminal.colour_err { ".cyan" } else { "" };
             let template =
-                format!("{{wide_bar{colour}}} {{human_pos}}/{{human_len}} {unit} {{per_sec}} eta {{eta}}");
+                format!("{{wide_bar{colour}}} {{human_pos}}/{{human_len}} {unit} {{rate}} eta {{eta}}");
             match ProgressStyle::with_template(&template) {
-                Ok(style) => bar.with_style(style.progress_chars("━╸ ")),
+                Ok(style) => bar.with_style(style.progress_chars("━╸ ").with_key("rate", show_rate)),
                 Err(_) => bar,
             }
         } else {
@@ -132,6 +132,11 @@ impl Progress {
     pub(crate) fn finish(self) {
         self.bar.finish_and_clear();
     }
+}
+
+fn show_rate(state: &ProgressState, text: &mut dyn std::fmt::Write) {
+    // The bar draws on without a rate if this fails.
+    let _ = write!(text, "{:.0}/s", state.per_sec());
 }
 
 /// Rows under a heading. The first column is for names, the others are for figures.
