@@ -96,7 +96,8 @@ impl Failure {
     pub(crate) fn report_json(&self, asked: bool) {
         if asked {
             let (kind, message, exit_code) = (self.kind(), self.message(), self.exit_code());
-            let object = json!({"error": {"kind": kind, "message": message, "exit_code": exit_code}});
+            let object =
+                json!({"error": {"kind": kind, "message": message, "exit_code": exit_code}});
             let _ = writeln!(io::stdout(), "{object}");
         }
     }

@@ -40,7 +40,8 @@ impl Terminal {
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
         let (stdout, stderr) = (io::stdout().is_terminal(), io::stderr().is_terminal());
-        let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+        let width =
+            terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
         Terminal {
             colour_out: stdout && !plain,
             colour_err: stderr && !plain,
@@ -70,8 +71,9 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return Cow::Borrowed(text);
     }
-    let spell =
-        |symbol: char| if steers(symbol) { symbol.escape_default().to_string() } else { symbol.into() };
+    let spell = |symbol: char| {
+        if steers(symbol) { symbol.escape_default().to_string() } else { symbol.into() }
+    };
     Cow::Owned(text.chars().map(spell).collect())
 }
 
@@ -92,12 +94,16 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 impl Progress {
     pub(crate) fn new(terminal: &Terminal, total: u64, unit: &'static str, quiet: bool) -> Self {
         let bar = if terminal.stderr_is_terminal && !quiet {
-            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(15));
+            let bar =
+                ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(15));
             let colour = if terminal.colour_err { ".cyan" } else { "" };
-            let template =
-                format!("{{wide_bar{colour}}} {{human_pos}}/{{human_len}} {unit} {{rate}} eta {{eta}}");
+            let template = format!(
+                "{{wide_bar{colour}}} {{human_pos}}/{{human_len}} {unit} {{rate}} eta {{eta}}"
+            );
             match ProgressStyle::with_template(&template) {
-                Ok(style) => bar.with_style(style.progress_chars("━╸ ").with_key("rate", show_rate)),
+                Ok(style) => {
+                    bar.with_style(style.progress_chars("━╸ ").with_key("rate", show_rate))
+                }
                 Err(_) => bar,
             }
         } else {
@@ -105,7 +111,14 @@ impl Progress {
         };
         let plain = !terminal.stderr_is_terminal && !quiet;
         let first = if plain { LINE_EVERY.as_millis() as u64 } else { u64::MAX };
-        Progress { bar, next_line: first.into(), start: Instant::now(), done: 0.into(), total, unit }
+        Progress {
+            bar,
+            next_line: first.into(),
+            start: Instant::now(),
+            done: 0.into(),
+            total,
+            unit,
+        }
     }
 
     /// `done` of the total are done; an older, smaller number from another thread is ignored.
@@ -119,7 +132,10 @@ impl Progress {
         let now = self.start.elapsed().as_millis() as u64;
         let following = now + LINE_EVERY.as_millis() as u64;
         let due = now >= next
-            && self.next_line.compare_exchange(next, following, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            && self
+                .next_line
+                .compare_exchange(next, following, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
         if due {
             let (total, unit) = (show_count(self.total), self.unit);
             let percent = done.saturating_mul(100) / self.total.max(1);
@@ -176,10 +192,12 @@ impl Table {
             for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
                 let cell = shortened(cell, width);
                 let gap = " ".repeat(width - cell.width().min(width));
-                line += &if column == 0 { format!("{cell}{gap}") } else { format!("  {gap}{cell}") };
+                line +=
+                    &if column == 0 { format!("{cell}{gap}") } else { format!("  {gap}{cell}") };
             }
             let line = line.trim_end();
-            text += &if number == 0 { terminal.paint(Paint::Heading, line) } else { line.to_owned() };
+            text +=
+                &if number == 0 { terminal.paint(Paint::Heading, line) } else { line.to_owned() };
             text.push('\n');
         }
         text

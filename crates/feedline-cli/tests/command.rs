@@ -43,7 +43,10 @@ fn sample_data_as_text_and_as_json() {
     let first = feedline(&arguments);
     assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
     assert!(text(&first.stdout).starts_with("folder"), "{}", text(&first.stdout));
-    assert!(!first.stdout.contains(&0x1b) && first.stderr.is_empty(), "no colour, no progress in a pipe");
+    assert!(
+        !first.stdout.contains(&0x1b) && first.stderr.is_empty(),
+        "no colour, no progress in a pipe"
+    );
 
     let again = feedline(&[&arguments[..], &["--json"]].concat());
     let result: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
@@ -66,7 +69,10 @@ fn failures_have_a_message_a_code_and_a_json_form() {
     for (arguments, code, kind) in cases {
         let plain = feedline(arguments);
         assert_eq!(plain.status.code(), Some(code), "{arguments:?}");
-        assert!(plain.stdout.is_empty() && text(&plain.stderr).starts_with("error:"), "{arguments:?}");
+        assert!(
+            plain.stdout.is_empty() && text(&plain.stderr).starts_with("error:"),
+            "{arguments:?}"
+        );
         let json = feedline(&[arguments, &["--json"]].concat());
         assert_eq!(json.status.code(), Some(code), "{arguments:?}");
         assert!(!json.stderr.is_empty(), "{arguments:?}");
@@ -80,7 +86,8 @@ fn failures_have_a_message_a_code_and_a_json_form() {
 
 #[test]
 fn a_closed_pipe_ends_quietly() {
-    for arguments in [&["completions", "zsh"][..], &["--help"], &["completions", "bash", "--json"]] {
+    for arguments in [&["completions", "zsh"][..], &["--help"], &["completions", "bash", "--json"]]
+    {
         let mut child = Command::new(env!("CARGO_BIN_EXE_feedline"))
             .args(arguments)
             .stdout(Stdio::piped())

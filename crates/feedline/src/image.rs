@@ -107,7 +107,9 @@ impl View {
         }
         let mut low = self.start as isize;
         let mut high = low;
-        for (stride, n) in [(self.row, self.height), (self.column, self.width), (self.channel, self.channels)] {
+        for (stride, n) in
+            [(self.row, self.height), (self.column, self.width), (self.channel, self.channels)]
+        {
             let reach = stride * (n as isize - 1);
             if reach < 0 { low += reach } else { high += reach }
         }
@@ -212,9 +214,16 @@ impl<'a> Image<'a> {
     }
 
     /// Pixels that lie elsewhere (an array in memory, a cache): not copied.
-    pub fn borrowed(scratch: &'a mut Scratch, pixels: Pixels<'a>, view: View) -> Result<Self, Fault> {
+    pub fn borrowed(
+        scratch: &'a mut Scratch,
+        pixels: Pixels<'a>,
+        view: View,
+    ) -> Result<Self, Fault> {
         if view.bounds().1 > pixels.len() {
-            return Err(Fault::Shape(format!("{} elements are too few for {view:?}", pixels.len())));
+            return Err(Fault::Shape(format!(
+                "{} elements are too few for {view:?}",
+                pixels.len()
+            )));
         }
         let pixel_type = match pixels {
             Pixels::U8(_) => PixelType::U8,
@@ -258,7 +267,12 @@ impl<'a> Image<'a> {
         height: usize,
         width: usize,
         pixel_type: PixelType,
-        make: impl FnOnce(Pixels<'_>, View, &mut [u8], &mut fast_image_resize::Resizer) -> Result<(), Fault>,
+        make: impl FnOnce(
+            Pixels<'_>,
+            View,
+            &mut [u8],
+            &mut fast_image_resize::Resizer,
+        ) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let view = View::interleaved(height, width, self.view.channels);
         let bytes = view.elements() * pixel_type.size();

@@ -135,7 +135,9 @@ pub enum Value<'a> {
 /// Where bytes lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location<'a> {
-    /// The file; relative paths are relative to the working directory.
+    /// What `path` is relative to; empty for the working directory.
+    pub root: &'a Path,
+    /// The file.
     pub path: &'a Path,
     /// The part of the file; `None` is all of it.
     pub range: Option<(u64, u64)>,

@@ -14,7 +14,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("feedline-photos-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("feedline-photos-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         Folder(path)
     }

@@ -22,7 +22,12 @@ pub(crate) struct Completions {
 impl Completions {
     pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut crate::Arguments::command(), "feedline", &mut script);
+        clap_complete::generate(
+            self.shell,
+            &mut crate::Arguments::command(),
+            "feedline",
+            &mut script,
+        );
         let script = String::from_utf8_lossy(&script);
         if output.is_json() {
             output.json(

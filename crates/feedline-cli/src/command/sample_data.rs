@@ -100,8 +100,15 @@ impl SampleData {
                 "parameters": photos,
             }))?;
         } else {
-            let mut table =
-                Table::new(["folder", "photos", "classes", "size", "mean file", "bytes/pixel", "made in"]);
+            let mut table = Table::new([
+                "folder",
+                "photos",
+                "classes",
+                "size",
+                "mean file",
+                "bytes/pixel",
+                "made in",
+            ]);
             table.row([
                 place.to_string(),
                 show_count(summary.photos),

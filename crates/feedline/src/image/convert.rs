@@ -36,4 +36,11 @@ impl Pointwise {
 }
 
 /// Writes the pixels that `view` sees to `out`, which holds exactly the image in `layout`.
-pub fn convert(_pixels: Pixels<'_>, _view: View, _map: &Pointwise, _layout: Layout, _out: &mut [u8]) {}
+pub fn convert(
+    _pixels: Pixels<'_>,
+    _view: View,
+    _map: &Pointwise,
+    _layout: Layout,
+    _out: &mut [u8],
+) {
+}

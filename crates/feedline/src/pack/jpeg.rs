@@ -82,7 +82,9 @@ impl Encoder {
         // SAFETY: takes plain numbers; 0 means that the size is not representable.
         let worst = unsafe { turbo::tj3JPEGBufSize(columns, rows, self.subsampling) };
         if worst == 0 {
-            return Err(Error::System(format!("a JPEG of {width}x{height} pixels may be too large")));
+            return Err(Error::System(format!(
+                "a JPEG of {width}x{height} pixels may be too large"
+            )));
         }
         let worst = worst as usize;
         if self.output.len() < worst {
@@ -109,7 +111,9 @@ impl Encoder {
             return Err(self.failure());
         }
         let size = size as usize;
-        self.output.get(..size).ok_or_else(|| Error::System("the JPEG encoder overran its buffer".to_owned()))
+        self.output
+            .get(..size)
+            .ok_or_else(|| Error::System("the JPEG encoder overran its buffer".to_owned()))
     }
 
     fn set(&mut self, parameter: turbo::TJPARAM, value: c_int) -> Result<()> {

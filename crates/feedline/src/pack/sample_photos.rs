@@ -58,7 +58,14 @@ pub struct SamplePhotos {
 
 impl Default for SamplePhotos {
     fn default() -> Self {
-        SamplePhotos { count: 2000, classes: 20, seed: 0, mean_width: 500, mean_height: 375, quality: 94 }
+        SamplePhotos {
+            count: 2000,
+            classes: 20,
+            seed: 0,
+            mean_width: 500,
+            mean_height: 375,
+            quality: 94,
+        }
     }
 }
 
@@ -103,7 +110,12 @@ impl SamplePhotos {
     }
 
     /// [`write`](Self::write) with a given number of threads. The bytes do not depend on it.
-    pub fn write_with(&self, dir: &Path, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Result<Summary> {
+    pub fn write_with(
+        &self,
+        dir: &Path,
+        threads: usize,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Summary> {
         self.check()?;
         if let Some(summary) = self.claim(dir)? {
             progress(self.count);
@@ -160,11 +172,12 @@ impl SamplePhotos {
     }
 
     fn check(&self) -> Result<()> {
-        let check = |key: &str, value: u64, low: u64, high: u64| match (low..=high).contains(&value) {
+        let check = |key: &str, value: u64, low: u64, high: u64| match (low..=high).contains(&value)
+        {
             true => Ok(()),
-            false => {
-                Err(SpecError::new(key, "out of range").value(value).allowed(format!("{low} to {high}")))
-            }
+            false => Err(SpecError::new(key, "out of range")
+                .value(value)
+                .allowed(format!("{low} to {high}"))),
         };
         check("count", self.count, 1, 100_000_000)?;
         check("classes", self.classes, 1, 100_000)?;
@@ -179,11 +192,13 @@ impl SamplePhotos {
     fn claim(&self, dir: &Path) -> Result<Option<Summary>> {
         create_folder(dir)?;
         let marker = dir.join(MARKER);
-        let refuse = |problem: String| Err(Error::Source { what: dir.display().to_string(), problem });
+        let refuse =
+            |problem: String| Err(Error::Source { what: dir.display().to_string(), problem });
         let text = match fs::read_to_string(&marker) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut entries = fs::read_dir(dir).map_err(|source| io_error("cannot list", dir, source))?;
+                let mut entries =
+                    fs::read_dir(dir).map_err(|source| io_error("cannot list", dir, source))?;
                 if entries.next().is_some() {
                     return refuse(
                         "the folder holds other files; choose a new or empty folder for the sample photos"
@@ -211,7 +226,9 @@ impl SamplePhotos {
                 "the folder holds sample photos with other parameters ({}); remove it or choose another folder",
                 found.parameters.describe(found.generation)
             )),
-            Err(_) => refuse(format!("{MARKER} in it is damaged; remove the folder or choose another")),
+            Err(_) => {
+                refuse(format!("{MARKER} in it is damaged; remove the folder or choose another"))
+            }
         }
     }
 
@@ -225,7 +242,8 @@ impl SamplePhotos {
 
     fn mark(&self, dir: &Path, summary: Option<Summary>) -> Result<()> {
         let marker = Marker { generation: GENERATION, parameters: self.clone(), summary };
-        let text = serde_json::to_string_pretty(&marker).map_err(|error| Error::System(error.to_string()))?;
+        let text = serde_json::to_string_pretty(&marker)
+            .map_err(|error| Error::System(error.to_string()))?;
         write_whole(&dir.join(MARKER), (text + "\n").as_bytes())
     }
 
@@ -261,7 +279,8 @@ impl SamplePhotos {
     ) -> Result<&'e [u8]> {
         let scale = (f64::from(self.mean_width) / 500.0) as f32;
         let style = Style::of(index % self.classes);
-        let pixels = painter.paint(style, width, height, scale, &mut Draws::new(self.seed, 0, index, 1));
+        let pixels =
+            painter.paint(style, width, height, scale, &mut Draws::new(self.seed, 0, index, 1));
         encoder.encode(pixels, width, height)
     }
 }

@@ -1,13 +1,435 @@
-//! The pipeline as plain data.
+//! The pipeline as plain data: what TOML, JSON, the Rust builder and Python all describe.
+//!
+//! The keys are flat and carry the names of the Python `Loader`'s arguments. Reading goes key
+//! by key through [`Table`], so that every mistake is named with its place, its value, what is
+//! allowed and the nearest known name.
+//!
+//! ```
+//! use feedline::Spec;
+//! let spec = Spec::from_toml(r#"
+//!     source = "photos"
+//!     batch_size = 32
+//!     shuffle = true
+//!     [[transforms]]
+//!     op = "CenterCrop"
+//!     size = 224
+//! "#)?;
+//! assert_eq!(Spec::from_value(spec.to_value())?, spec);
+//! let wrong = Spec::from_toml("source = 'photos'\nbatchsize = 32").unwrap_err();
+//! assert!(wrong.to_string().contains("did you mean batch_size?"));
+//! # Ok::<(), feedline::SpecError>(())
+//! ```
 
+mod op;
 pub mod read;
-pub use read::Table;
+mod source;
+mod write;
 
-/// One op of the transform chain as plain data: its name and its parameters.
+pub use op::OpSpec;
+pub use read::Table;
+pub use source::{SourceKind, SourceSpec};
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::error::SpecError;
+use crate::image::Layout;
+
+/// Everything that decides what the batches are and how they are made.
 #[derive(Debug, Clone, PartialEq)]
-pub struct OpSpec {
-    /// The op's name, as in torchvision.
-    pub op: String,
-    /// Its parameters by name.
-    pub params: serde_json::Map<String, serde_json::Value>,
+pub struct Spec {
+    /// Where the samples come from. Several are joined end to end, or mixed if they have weights.
+    pub sources: Vec<SourceSpec>,
+    /// How encoded images become pixels.
+    pub decode: DecodeSpec,
+    /// What happens to the pixels.
+    pub transforms: Vec<OpSpec>,
+    /// How pixels lie in a batch.
+    pub layout: Layout,
+    /// Samples of a batch, on each rank.
+    pub batch_size: u64,
+    /// A new order in each epoch.
+    pub shuffle: bool,
+    /// Draw samples with replacement.
+    pub replacement: bool,
+    /// Draw samples in proportion to these (implies replacement).
+    pub weights: Option<Weights>,
+    /// Use only these samples.
+    pub subset: Option<Subset>,
+    /// Samples of an epoch, if not the data set's size.
+    pub num_samples: Option<u64>,
+    /// What becomes of an incomplete last batch.
+    pub last_batch: LastBatch,
+    /// The root of all randomness.
+    pub seed: u64,
+    /// This process among `world_size`; the environment variable RANK if not given.
+    pub rank: Option<u64>,
+    /// Processes that share the work; the environment variable WORLD_SIZE if not given.
+    pub world_size: Option<u64>,
+    /// Threads that make batches.
+    pub num_workers: Workers,
+    /// Batches in the making per worker, as in torch; a few in all if not given.
+    pub prefetch_factor: Option<u64>,
+    /// Bytes that the loader may hold.
+    pub memory: Option<u64>,
+    /// Keep samples for the next epoch.
+    pub cache: Option<CacheSpec>,
+    /// What a bad sample does.
+    pub on_error: OnError,
+    /// With `on_error = "skip"`: how many distinct samples may fail.
+    pub max_failures: Option<u64>,
+    /// With `on_error = "skip"`: a file that lists them, a JSON object a line.
+    pub quarantine: Option<PathBuf>,
+    /// False hands batches over as they are ready, which is not deterministic.
+    pub in_order: bool,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Spec {
+            sources: Vec::new(),
+            decode: DecodeSpec::default(),
+            transforms: Vec::new(),
+            layout: Layout::Chw,
+            batch_size: 1,
+            shuffle: false,
+            replacement: false,
+            weights: None,
+            subset: None,
+            num_samples: None,
+            last_batch: LastBatch::Short,
+            seed: 0,
+            rank: None,
+            world_size: None,
+            num_workers: Workers::Auto,
+            prefetch_factor: None,
+            memory: None,
+            cache: None,
+            on_error: OnError::Raise,
+            max_failures: None,
+            quarantine: None,
+            in_order: true,
+        }
+    }
+}
+
+/// How encoded images become pixels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecodeSpec {
+    /// One channel instead of three.
+    pub gray: bool,
+    /// Turn the image as its EXIF tag says. Off by default, as in torchvision's ImageFolder.
+    pub exif_orientation: bool,
+    /// Larger images are refused before anything is allocated; `None` is Pillow's limit.
+    pub max_pixels: Option<u64>,
+    /// Take what can be decoded of a truncated file.
+    pub allow_truncated: bool,
+}
+
+impl Default for DecodeSpec {
+    fn default() -> Self {
+        DecodeSpec {
+            gray: false,
+            exif_orientation: false,
+            max_pixels: None,
+            allow_truncated: false,
+        }
+    }
+}
+
+/// The chance of each sample.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Weights {
+    /// One for each sample.
+    Each(Vec<f64>),
+    /// Every class as often as any other.
+    Balanced,
+}
+
+/// A part of the data set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subset {
+    /// These samples, in this order.
+    Indices(Vec<u64>),
+    /// As a Python slice: `start:stop:step`, negative numbers count from the end.
+    Slice(Option<i64>, Option<i64>, i64),
+}
+
+impl Subset {
+    /// Reads `"100:200"`, `"::2"`, `":-1000"`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Subset> {
+        let parts: Vec<&str> = text.split(':').map(str::trim).collect();
+        if !(2..=3).contains(&parts.len()) {
+            return None;
+        }
+        let number = |at: usize| match parts.get(at) {
+            None | Some(&"") => Some(None),
+            Some(text) => text.parse::<i64>().ok().map(Some),
+        };
+        let step = number(2)?.unwrap_or(1);
+        (step >= 1).then_some(Subset::Slice(number(0)?, number(1)?, step))
+    }
+}
+
+/// What becomes of the last batch of an epoch when the samples do not fill it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LastBatch {
+    /// It is shorter; its rows are shared out among the ranks in runs as equal as possible.
+    #[default]
+    Short,
+    /// It is left out (`drop_last`).
+    Drop,
+    /// The last sample is repeated; `Batch::padding` says how often.
+    Pad,
+    /// Filled from the start of the epoch.
+    Wrap,
+}
+
+/// How many threads make batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Workers {
+    /// One for each core this process may use.
+    #[default]
+    Auto,
+    /// So many; 0 makes batches in the caller's thread.
+    Count(u64),
+}
+
+/// Samples that are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// Keep decoded pixels instead of encoded bytes.
+    pub decoded: bool,
+    /// Bytes for it; half of the memory limit if not given.
+    pub limit: Option<u64>,
+    /// Fail if the data set does not fit; otherwise keep what fits.
+    pub required: bool,
+}
+
+/// What a bad sample does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnError {
+    /// Its batch is an error.
+    #[default]
+    Raise,
+    /// Another sample, always the same, stands in for it.
+    Skip,
+}
+
+pub(crate) const LAYOUTS: [(&str, Layout); 3] =
+    [("CHW", Layout::Chw), ("HWC", Layout::Hwc), ("channels_last", Layout::ChannelsLast)];
+pub(crate) const LAST_BATCH: [(&str, LastBatch); 4] = [
+    ("short", LastBatch::Short),
+    ("drop", LastBatch::Drop),
+    ("pad", LastBatch::Pad),
+    ("wrap", LastBatch::Wrap),
+];
+
+impl Spec {
+    /// Reads TOML.
+    pub fn from_toml(text: &str) -> Result<Spec, SpecError> {
+        let value: Value = toml::from_str(text).map_err(|error| {
+            SpecError::new("", format!("not valid TOML: {}", error.to_string().trim()))
+        })?;
+        Spec::from_value(value)
+    }
+
+    /// Reads JSON.
+    pub fn from_json(text: &str) -> Result<Spec, SpecError> {
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| SpecError::new("", format!("not valid JSON: {error}")))?;
+        Spec::from_value(value)
+    }
+
+    /// Reads plain data.
+    pub fn from_value(value: Value) -> Result<Spec, SpecError> {
+        let mut table = Table::new("", value)?;
+        let default = Spec::default();
+        let last_batch = table.choice("last_batch", &LAST_BATCH)?;
+        let drop_last = table.boolean("drop_last")?;
+        let last_batch = match (last_batch, drop_last) {
+            (Some(last), Some(drop)) if drop != (last == LastBatch::Drop) => {
+                return Err(table
+                    .error("drop_last", "contradicts last_batch")
+                    .value(drop)
+                    .allowed("one of the two"));
+            }
+            (Some(last), _) => last,
+            (None, Some(true)) => LastBatch::Drop,
+            (None, _) => default.last_batch,
+        };
+        let spec = Spec {
+            sources: source::read_sources(&mut table)?,
+            decode: read_decode(&mut table)?,
+            transforms: op::read_ops(&mut table)?,
+            layout: table.choice("layout", &LAYOUTS)?.unwrap_or_default(),
+            batch_size: table.whole("batch_size", 1)?.unwrap_or(default.batch_size),
+            shuffle: table.boolean("shuffle")?.unwrap_or(default.shuffle),
+            replacement: table.boolean("replacement")?.unwrap_or(default.replacement),
+            weights: read_weights(&mut table)?,
+            subset: read_subset(&mut table)?,
+            num_samples: table.whole("num_samples", 1)?,
+            last_batch,
+            seed: table.whole("seed", 0)?.unwrap_or(default.seed),
+            rank: table.whole("rank", 0)?,
+            world_size: table.whole("world_size", 1)?,
+            num_workers: read_workers(&mut table)?,
+            prefetch_factor: table.whole("prefetch_factor", 1)?,
+            memory: table.bytes("memory")?,
+            cache: read_cache(&mut table)?,
+            on_error: table
+                .choice("on_error", &[("raise", OnError::Raise), ("skip", OnError::Skip)])?
+                .unwrap_or_default(),
+            max_failures: table.whole("max_failures", 0)?,
+            quarantine: table.text("quarantine")?.map(PathBuf::from),
+            in_order: table.boolean("in_order")?.unwrap_or(default.in_order),
+        };
+        table.finish()?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    /// Finds contradictions between keys.
+    pub fn check(&self) -> Result<(), SpecError> {
+        if self.sources.is_empty() {
+            return Err(SpecError::new("source", "is missing")
+                .allowed("a path, a table, or a list of them"));
+        }
+        if self.batch_size == 0 || self.batch_size > u64::from(u32::MAX) {
+            return Err(SpecError::new("batch_size", "is not allowed")
+                .value(self.batch_size)
+                .allowed("a whole number from 1 to 4294967295"));
+        }
+        let mixed = self.sources.iter().filter(|source| source.weight.is_some()).count();
+        if mixed != 0 && mixed != self.sources.len() {
+            return Err(SpecError::new("source", "some sources have a weight and some have none")
+                .allowed("a weight for each (mixed) or for none (joined end to end)"));
+        }
+        if mixed != 0 {
+            for (key, given) in [
+                ("weights", self.weights.is_some()),
+                ("subset", self.subset.is_some()),
+                ("replacement", self.replacement),
+            ] {
+                if given {
+                    return Err(SpecError::new(
+                        key,
+                        "does not go with sources that are mixed by weight",
+                    ));
+                }
+            }
+        }
+        if let (Some(rank), Some(world)) = (self.rank, self.world_size)
+            && rank >= world
+        {
+            return Err(SpecError::new("rank", "is not below world_size")
+                .value(rank)
+                .allowed(format!("0 to {}", world - 1)));
+        }
+        if self.on_error == OnError::Raise {
+            for (key, given) in [
+                ("max_failures", self.max_failures.is_some()),
+                ("quarantine", self.quarantine.is_some()),
+            ] {
+                if given {
+                    return Err(SpecError::new(key, "has no meaning unless on_error = \"skip\""));
+                }
+            }
+        }
+        let world = self.world_size.unwrap_or(1);
+        if self.batch_size.checked_mul(world).is_none_or(|rows| rows > 1 << 40) {
+            return Err(SpecError::new(
+                "world_size",
+                "makes a global batch of more than 2^40 rows",
+            )
+            .value(world));
+        }
+        Ok(())
+    }
+}
+
+fn read_decode(table: &mut Table) -> Result<DecodeSpec, SpecError> {
+    let Some(value) = table.take("decode") else { return Ok(DecodeSpec::default()) };
+    let mut decode = Table::new(table.key("decode"), value)?;
+    let read = DecodeSpec {
+        gray: decode.choice("mode", &[("rgb", false), ("gray", true)])?.unwrap_or(false),
+        exif_orientation: decode.boolean("exif_orientation")?.unwrap_or(false),
+        max_pixels: decode.whole("max_pixels", 1)?,
+        allow_truncated: decode.boolean("allow_truncated")?.unwrap_or(false),
+    };
+    decode.finish()?;
+    Ok(read)
+}
+
+fn read_weights(table: &mut Table) -> Result<Option<Weights>, SpecError> {
+    let allowed =
+        "\"balanced\", or a list with a finite number of at least 0 for each sample, not all 0";
+    let Some(value) = table.take("weights") else { return Ok(None) };
+    let read = match &value {
+        Value::String(text) if text == "balanced" => Some(Weights::Balanced),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_f64().filter(|x| x.is_finite() && *x >= 0.0))
+            .collect::<Option<Vec<f64>>>()
+            .filter(|weights| weights.iter().any(|x| *x > 0.0))
+            .map(Weights::Each),
+        _ => None,
+    };
+    read.map(Some)
+        .ok_or_else(|| table.error("weights", "is not allowed").value(&value).allowed(allowed))
+}
+
+fn read_subset(table: &mut Table) -> Result<Option<Subset>, SpecError> {
+    let allowed = "a slice such as \"0:1000\" or \"::2\", or a list of sample numbers";
+    let Some(value) = table.take("subset") else { return Ok(None) };
+    let read = match &value {
+        Value::String(text) => Subset::parse(text),
+        Value::Array(items) => {
+            items.iter().map(Value::as_u64).collect::<Option<_>>().map(Subset::Indices)
+        }
+        _ => None,
+    };
+    read.map(Some)
+        .ok_or_else(|| table.error("subset", "is not allowed").value(&value).allowed(allowed))
+}
+
+fn read_workers(table: &mut Table) -> Result<Workers, SpecError> {
+    let Some(value) = table.take("num_workers") else { return Ok(Workers::Auto) };
+    match &value {
+        Value::String(text) if text == "auto" => Some(Workers::Auto),
+        // More threads than that is a slip: no machine gains from it.
+        other => other.as_u64().filter(|n| *n <= 1024).map(Workers::Count),
+    }
+    .ok_or_else(|| {
+        table
+            .error("num_workers", "is not allowed")
+            .value(&value)
+            .allowed("\"auto\" or a whole number from 0 to 1024")
+    })
+}
+
+fn read_cache(table: &mut Table) -> Result<Option<CacheSpec>, SpecError> {
+    let allowed = "\"memory\", or a table with hold, limit and required";
+    let Some(value) = table.take("cache") else { return Ok(None) };
+    match value {
+        Value::String(text) if text == "memory" => {
+            Ok(Some(CacheSpec { decoded: false, limit: None, required: true }))
+        }
+        Value::Object(_) => {
+            let mut cache = Table::new(table.key("cache"), value)?;
+            cache.choice("where", &[("memory", ())])?;
+            let read = CacheSpec {
+                decoded: cache
+                    .choice("hold", &[("encoded", false), ("decoded", true)])?
+                    .unwrap_or(false),
+                limit: cache.bytes("limit")?,
+                required: cache.boolean("required")?.unwrap_or(true),
+            };
+            cache.finish()?;
+            Ok(Some(read))
+        }
+        other => Err(table.error("cache", "is not allowed").value(other).allowed(allowed)),
+    }
 }

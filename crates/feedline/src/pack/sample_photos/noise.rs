@@ -98,7 +98,8 @@ impl Field {
         let count = self.texels.len() as f64;
         let mean = self.texels.iter().map(|&texel| f64::from(texel)).sum::<f64>() / count;
         let square =
-            self.texels.iter().map(|&texel| f64::from(texel) * f64::from(texel)).sum::<f64>() / count;
+            self.texels.iter().map(|&texel| f64::from(texel) * f64::from(texel)).sum::<f64>()
+                / count;
         let scale = (1.0 / (square - mean * mean).max(1e-12).sqrt()) as f32;
         let mean = mean as f32;
         for texel in &mut self.texels {

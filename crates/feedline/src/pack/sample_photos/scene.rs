@@ -94,7 +94,10 @@ impl Painter {
         let radius = look.extent * real(draws, 0.12, 0.30);
         Object {
             shape: style.shape,
-            centre: (self.width as f32 * real(draws, 0.2, 0.8), self.height as f32 * real(draws, 0.25, 0.75)),
+            centre: (
+                self.width as f32 * real(draws, 0.2, 0.8),
+                self.height as f32 * real(draws, 0.25, 0.75),
+            ),
             radii: (radius, radius * real(draws, 0.75, 1.0)),
             turn: real(draws, -0.06, 0.06),
             colour: varied(style.colour, 0.08, draws),
@@ -134,7 +137,8 @@ impl Painter {
             stretch: real(draws, 0.3, 1.0),
             contrast: real(draws, 0.05, 0.55),
             roundness: real(draws, 0.0, 1.0),
-            softness: real(draws, 0.8, 1.8) + if draws.chance(0.25) { real(draws, 1.0, 6.0) } else { 0.0 },
+            softness: real(draws, 0.8, 1.8)
+                + if draws.chance(0.25) { real(draws, 1.0, 6.0) } else { 0.0 },
             wobble: real(draws, 0.0, 0.14),
         }
     }
@@ -145,7 +149,8 @@ impl Painter {
         let sky = mixed(colours[0], [0.72, 0.80, 0.90], real(draws, 0.2, 0.8));
         let zenith = sky.map(|channel| channel * 0.7);
         let (ground, far) = (colours[1], mixed(colours[1], sky, 0.6));
-        let (clouds, soil) = (real(draws, 0.03, 0.2) * look.detail, real(draws, 0.15, 0.45) * look.detail);
+        let (clouds, soil) =
+            (real(draws, 0.03, 0.2) * look.detail, real(draws, 0.15, 0.45) * look.detail);
         let origin = (draws.bits() as i32, draws.bits() as i32);
         for (y, row) in self.canvas.chunks_exact_mut(width).enumerate() {
             let above = horizon - y as f32;
@@ -165,7 +170,8 @@ impl Painter {
                 )
             };
             let colour = mixed(from, to, part);
-            let (step, down) = (fixed(step * look.step), origin.1.wrapping_add(fixed(down * look.step)));
+            let (step, down) =
+                (fixed(step * look.step), origin.1.wrapping_add(fixed(down * look.step)));
             let mut along = origin.0.wrapping_add(step.wrapping_mul(width as i32 / -2));
             for pixel in row {
                 let gain = 1.0 + contrast * self.field.at(along, down);
@@ -206,8 +212,10 @@ impl Painter {
                     continue;
                 }
                 let texel_x = along.0.wrapping_mul(column).wrapping_add(along.1.wrapping_mul(line));
-                let texel_y = across.0.wrapping_mul(column).wrapping_add(across.1.wrapping_mul(line));
-                let (texel_x, texel_y) = (texel_x.wrapping_add(origin.0), texel_y.wrapping_add(origin.1));
+                let texel_y =
+                    across.0.wrapping_mul(column).wrapping_add(across.1.wrapping_mul(line));
+                let (texel_x, texel_y) =
+                    (texel_x.wrapping_add(origin.0), texel_y.wrapping_add(origin.1));
                 let broad = self.field.at((texel_x >> 3).wrapping_add(origin.1), texel_y >> 3);
                 let level = level + object.wobble * broad;
                 let cover = ((1.0 - level) * sharpness + 0.5).clamp(0.0, 1.0);
@@ -218,7 +226,9 @@ impl Painter {
                 let painted = match object.pattern {
                     Pattern::Plain => 0.5 + 0.35 * broad,
                     Pattern::Stripes => 0.5 + 2.0 * wave(u * object.frequency + 0.08 * broad),
-                    Pattern::Spots => 4.0 * wave(u * object.frequency) * wave(v * object.frequency) - 0.6,
+                    Pattern::Spots => {
+                        4.0 * wave(u * object.frequency) * wave(v * object.frequency) - 0.6
+                    }
                     Pattern::Rings => 0.5 + 2.0 * wave((u * u + v * v).sqrt() * object.frequency),
                 };
                 let bulge = (1.0 - (u * u + v * v).min(1.0)).sqrt();
@@ -238,7 +248,8 @@ impl Painter {
     fn cast_shadow(&mut self, object: &Object, look: &Look) {
         let (cosine, sine) = direction(object.turn);
         let reach = object.radii.1 * 0.35;
-        let centre = (object.centre.0 - look.light[0] * reach, object.centre.1 - look.light[1] * reach);
+        let centre =
+            (object.centre.0 - look.light[0] * reach, object.centre.1 - look.light[1] * reach);
         let (rows, columns) = self.bounds(centre, object.radii, (cosine, sine), 1.2);
         for y in rows {
             let dy = y as f32 + 0.5 - centre.1;
@@ -263,7 +274,8 @@ impl Painter {
         (cosine, sine): (f32, f32),
         margin: f32,
     ) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
-        let half = |first: f32, second: f32| (first * first + second * second).sqrt() * margin + 2.0;
+        let half =
+            |first: f32, second: f32| (first * first + second * second).sqrt() * margin + 2.0;
         let half_width = half(radii.0 * cosine, radii.1 * sine);
         let half_height = half(radii.0 * sine, radii.1 * cosine);
         let range = |centre: f32, half: f32, side: usize| {
@@ -281,7 +293,8 @@ impl Painter {
         let corners = real(draws, 0.0, 0.35);
         let (width, height) = (self.width as f32, self.height as f32);
         self.bytes.resize(self.canvas.len() * 3, 0);
-        let rows = self.bytes.chunks_exact_mut(self.width * 3).zip(self.canvas.chunks_exact(self.width));
+        let rows =
+            self.bytes.chunks_exact_mut(self.width * 3).zip(self.canvas.chunks_exact(self.width));
         for (y, (bytes, row)) in rows.enumerate() {
             let down = y as f32 / height - 0.5;
             let mut grains = [0_u8; 4];

@@ -155,7 +155,8 @@ mod tests {
     fn a_hundred_classes_look_and_sort_differently() {
         let names: Vec<_> = (0..100).map(|class| folder_name(class, 100)).collect();
         assert!(names.is_sorted());
-        let looks: std::collections::BTreeSet<_> = names.iter().map(|name| name[2..].to_owned()).collect();
+        let looks: std::collections::BTreeSet<_> =
+            names.iter().map(|name| name[2..].to_owned()).collect();
         assert_eq!(looks.len(), 100);
     }
 }
