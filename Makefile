@@ -9,11 +9,12 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 ENVIRONMENT := $(PYTHON) requirements/environment.py
 
-# Everything is compiled with the tools of the small environment, also for the tests: another
-# Python or cmake would make cargo build pyo3 anew.
 BUILD_BIN = $(shell $(ENVIRONMENT) --where build)/bin
 TEST_BIN = $(shell $(ENVIRONMENT) --where test)/bin
-TOOLS = PATH="$(BUILD_BIN):$$PATH" PYO3_PYTHON="$(BUILD_BIN)/python"
+
+# cmake and maturin come from the small environment. The stable ABI is described by a file, because
+# pyo3 is built anew whenever its settings change, and cargo and maturin would find different ones.
+TOOLS = PATH="$(BUILD_BIN):$$PATH" PYO3_CONFIG_FILE="$(CURDIR)/crates/feedline-py/pyo3-config.txt"
 
 # The wheel is installed inside the clone, so that clones which share an environment do not meet.
 SITE := $(CURDIR)/build/site

@@ -48,7 +48,7 @@ def make(name: str, path: Path) -> None:
     try:
         subprocess.run([sys.executable, "-m", "venv", str(path)], check=True, stdout=sys.stderr)
     except subprocess.CalledProcessError:
-        sys.exit("Python cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv")
+        sys.exit("Python cannot make virtual environments; Debian, Ubuntu: apt-get install python3-venv")
     pip = [str(path / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install"]
     command = [*pip, "--quiet", "-r", str(FOLDER / f"{name}.txt")]
     if subprocess.run(command, stdout=sys.stderr).returncode != 0:
@@ -58,7 +58,8 @@ def make(name: str, path: Path) -> None:
 
 def main() -> None:
     if sys.version_info < OLDEST:
-        sys.exit(f"feedline needs Python 3.10 or newer, not {platform.python_version()}; set PYTHON=python3.x")
+        found = platform.python_version()
+        sys.exit(f"feedline needs Python 3.10 or newer, not {found}; say make PYTHON=python3.x")
     only_where, name = "--where" in sys.argv[1:], sys.argv[-1]
     path = location(name)
     if not only_where:
