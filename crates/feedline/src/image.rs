@@ -93,6 +93,25 @@ impl View {
         self.row = -self.row;
     }
 
+    /// Swaps rows and columns.
+    pub fn transpose(&mut self) {
+        std::mem::swap(&mut self.height, &mut self.width);
+        std::mem::swap(&mut self.row, &mut self.column);
+    }
+
+    /// Turns the image as an EXIF orientation (1 to 8) asks; other values leave it as it is.
+    pub fn orient(&mut self, orientation: u8) {
+        if orientation >= 5 && orientation <= 8 {
+            self.transpose();
+        }
+        if matches!(orientation, 2 | 3 | 6 | 7) {
+            self.flip_horizontal();
+        }
+        if matches!(orientation, 3 | 4 | 7 | 8) {
+            self.flip_vertical();
+        }
+    }
+
     /// True when rows lie one after the other with interleaved pixels, left to right.
     #[must_use]
     pub fn is_interleaved(&self) -> bool {
@@ -146,7 +165,17 @@ pub enum Pixels<'a> {
     F32(&'a [f32]),
 }
 
-impl Pixels<'_> {
+impl<'a> Pixels<'a> {
+    /// The elements that `bytes` are.
+    pub fn from_bytes(bytes: &'a [u8], pixel_type: PixelType) -> Result<Self, Fault> {
+        match pixel_type {
+            PixelType::U8 => Ok(Pixels::U8(bytes)),
+            PixelType::F32 => bytemuck::try_cast_slice(bytes).map(Pixels::F32).map_err(|error| {
+                Fault::Shape(format!("float32 elements cannot lie there: {error}"))
+            }),
+        }
+    }
+
     /// How many elements there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -258,14 +287,14 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Makes new pixels of `height` x `width` (same channels) from the present ones.
+    /// Makes new pixels from the present ones.
     ///
-    /// `make` gets the present elements with their view, the new elements to be written in
-    /// interleaved order, and the worker's resizer. The new pixels are then the image.
+    /// `view` says where the new ones will lie. `make` gets the present elements with their view,
+    /// the new elements' bytes (stale: every one must be written), and the worker's resizer. The
+    /// new pixels are then the image.
     pub fn replace(
         &mut self,
-        height: usize,
-        width: usize,
+        view: View,
         pixel_type: PixelType,
         make: impl FnOnce(
             Pixels<'_>,
@@ -274,8 +303,7 @@ impl<'a> Image<'a> {
             &mut fast_image_resize::Resizer,
         ) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let view = View::interleaved(height, width, self.view.channels);
-        let bytes = view.elements() * pixel_type.size();
+        let bytes = view.bounds().1 * pixel_type.size();
         let (low, high) = self.scratch.slabs.split_at_mut(1);
         let (next, old, new) = match self.backing {
             Backing::Slab(0) => (1, low[0].pixels(self.pixel_type), &mut high[0]),
@@ -287,5 +315,59 @@ impl<'a> Image<'a> {
         self.pixel_type = pixel_type;
         self.backing = Backing::Slab(next);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn see(view: View, elements: &[u8]) -> Vec<Vec<u8>> {
+        (0..view.height)
+            .map(|y| (0..view.width).map(|x| elements[view.at(y, x, 0)]).collect())
+            .collect()
+    }
+
+    #[test]
+    fn crops_and_flips_move_no_pixel() {
+        let elements: Vec<u8> = (0..12).collect();
+        let mut view = View::interleaved(3, 4, 1);
+        view.crop(1, 1, 2, 3);
+        assert_eq!(see(view, &elements), [[5, 6, 7], [9, 10, 11]]);
+        view.flip_horizontal();
+        assert_eq!(see(view, &elements), [[7, 6, 5], [11, 10, 9]]);
+        view.flip_vertical();
+        assert_eq!(see(view, &elements), [[11, 10, 9], [7, 6, 5]]);
+        assert_eq!(view.bounds(), (5, 12));
+        view.crop(0, 2, 2, 1);
+        assert_eq!(see(view, &elements), [[9], [5]]);
+    }
+
+    #[test]
+    fn orientations_as_exif_means_them() {
+        // What a viewer shows for the stored image 0 1 2 / 3 4 5.
+        let wanted: [&[&[u8]]; 8] = [
+            &[&[0, 1, 2], &[3, 4, 5]],
+            &[&[2, 1, 0], &[5, 4, 3]],
+            &[&[5, 4, 3], &[2, 1, 0]],
+            &[&[3, 4, 5], &[0, 1, 2]],
+            &[&[0, 3], &[1, 4], &[2, 5]],
+            &[&[3, 0], &[4, 1], &[5, 2]],
+            &[&[5, 2], &[4, 1], &[3, 0]],
+            &[&[2, 5], &[1, 4], &[0, 3]],
+        ];
+        for (orientation, wanted) in (1..).zip(wanted) {
+            let mut view = View::interleaved(2, 3, 1);
+            view.orient(orientation);
+            assert_eq!(see(view, &[0, 1, 2, 3, 4, 5]), wanted, "orientation {orientation}");
+        }
+    }
+
+    #[test]
+    fn a_view_beyond_its_elements_is_refused() {
+        let mut scratch = Scratch::default();
+        let view = View::planar(2, 2, 3);
+        assert!(Image::borrowed(&mut scratch, Pixels::U8(&[0; 11]), view).is_err());
+        assert!(Image::borrowed(&mut scratch, Pixels::U8(&[0; 12]), view).is_ok());
     }
 }

@@ -1,0 +1,338 @@
+//! Encoded bytes to pixels: one file per format.
+//!
+//! Every file is taken for hostile. [`probe`] reads the header alone and checks the declared size
+//! before anything is allocated for it; [`Decoder::decode`] then writes into the worker's scratch
+//! memory and refuses what does not hold what the header promised.
+//!
+//! Pixels agree with Pillow's `Image.open(f).convert("RGB")` or `convert("L")`, with these
+//! deliberate differences:
+//!
+//! * 16-bit grayscale (PNG, TIFF, PNM): Pillow cuts every value above 255 to 255, which leaves
+//!   a white image; here the high byte is taken, as Pillow itself does for 16-bit colour.
+//! * EXIF orientation is ignored unless asked for, as in torchvision's `ImageFolder`.
+//! * Damage that loses pixels (a JPEG whose data ends early or does not decode) is an error here
+//!   unless `allow_truncated`; Pillow lets some of it pass as grey areas.
+
+mod color;
+mod exif;
+mod gif;
+mod jpeg;
+mod jpeg_header;
+mod png;
+mod raster;
+mod webp;
+
+use crate::error::Fault;
+use crate::image::{Image, Scratch};
+
+/// What decoded pixels mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ColorMode {
+    /// Three channels; transparency is dropped.
+    #[default]
+    Rgb,
+    /// One channel: ITU-R 601 luma, as Pillow's mode "L".
+    Gray,
+}
+
+impl ColorMode {
+    /// Channels of a pixel.
+    #[must_use]
+    pub fn channels(self) -> usize {
+        match self {
+            ColorMode::Rgb => 3,
+            ColorMode::Gray => 1,
+        }
+    }
+}
+
+/// How images are decoded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DecodeOptions {
+    /// What the pixels mean.
+    pub mode: ColorMode,
+    /// Turn the image as its EXIF orientation asks.
+    pub exif_orientation: bool,
+    /// Declared pixels beyond which an image is refused.
+    pub max_pixels: u64,
+    /// Accept images whose data ends early or is damaged; what is missing is grey or black.
+    pub allow_truncated: bool,
+}
+
+impl Default for DecodeOptions {
+    fn default() -> Self {
+        // Pillow refuses images of more than this many pixels, too: 512 MB of RGB.
+        DecodeOptions {
+            mode: ColorMode::Rgb,
+            exif_orientation: false,
+            max_pixels: 178_956_970,
+            allow_truncated: false,
+        }
+    }
+}
+
+/// The formats that this build decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// Baseline, progressive, grayscale, CMYK.
+    Jpeg,
+    /// All colour types and depths; of an animation the default image.
+    Png,
+    /// Lossy and lossless; of an animation the first frame.
+    WebP,
+    /// Windows bitmaps.
+    Bmp,
+    /// The first frame.
+    Gif,
+    /// The first image.
+    Tiff,
+    /// PBM, PGM, PPM.
+    Pnm,
+}
+
+/// Names of files that may hold an image, in lower case and without the dot.
+pub const EXTENSIONS: &[&str] =
+    &["jpg", "jpeg", "png", "ppm", "pgm", "pbm", "bmp", "tif", "tiff", "webp", "gif"];
+
+impl Format {
+    /// The format's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Jpeg => "JPEG",
+            Format::Png => "PNG",
+            Format::WebP => "WebP",
+            Format::Bmp => "BMP",
+            Format::Gif => "GIF",
+            Format::Tiff => "TIFF",
+            Format::Pnm => "PNM",
+        }
+    }
+
+    /// The format that a file of this extension (without the dot, any case) claims to have.
+    #[must_use]
+    pub fn from_extension(extension: &str) -> Option<Format> {
+        match extension.to_ascii_lowercase().as_str() {
+            "jpg" | "jpeg" => Some(Format::Jpeg),
+            "png" => Some(Format::Png),
+            "webp" => Some(Format::WebP),
+            "bmp" => Some(Format::Bmp),
+            "gif" => Some(Format::Gif),
+            "tif" | "tiff" => Some(Format::Tiff),
+            "ppm" | "pgm" | "pbm" => Some(Format::Pnm),
+            _ => None,
+        }
+    }
+
+    /// The format that the bytes have, whatever the file is called.
+    #[must_use]
+    pub fn sniff(bytes: &[u8]) -> Option<Format> {
+        match bytes {
+            [0xff, 0xd8, 0xff, ..] => Some(Format::Jpeg),
+            [0x89, b'P', b'N', b'G', ..] => Some(Format::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Format::WebP),
+            [b'B', b'M', ..] => Some(Format::Bmp),
+            [b'G', b'I', b'F', b'8', ..] => Some(Format::Gif),
+            [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Some(Format::Tiff),
+            [b'I', b'I', 43, 0, ..] | [b'M', b'M', 0, 43, ..] => Some(Format::Tiff),
+            [b'P', b'1'..=b'6', b' ' | b'\n' | b'\r' | b'\t' | b'#', ..] => Some(Format::Pnm),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a file declares, checked against the limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The format, found from the bytes.
+    pub format: Format,
+    /// Rows of the decoded image, after orientation if that was asked for.
+    pub height: usize,
+    /// Columns, likewise.
+    pub width: usize,
+    /// Channels of the decoded image: 3 or 1.
+    pub channels: usize,
+    /// Bytes that decoding takes at most: the pixels and what the library allocates.
+    ///
+    /// Hostile lossless WebP can exceed it with Huffman tables (some hundred MB, bounded by the
+    /// format), since libwebp has no limit to set.
+    pub memory: usize,
+    /// A JPEG that must be held in memory as coefficients until its last scan.
+    pub progressive: bool,
+    /// The EXIF orientation that will be applied; 1 changes nothing.
+    pub orientation: u8,
+    /// Rows and columns as stored.
+    stored: (usize, usize),
+    /// Bytes that the pixels take before they have their final channels.
+    raw: usize,
+}
+
+/// What a format's own header reader finds.
+struct Declared {
+    height: usize,
+    width: usize,
+    orientation: u8,
+    progressive: bool,
+    /// Bytes of one pixel as the library writes it.
+    pixel: usize,
+    /// Bytes that the library allocates beside them.
+    extra: usize,
+}
+
+/// Reads the header alone, checks the declared size, and allocates nothing of that size.
+pub fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Header, Fault> {
+    if bytes.is_empty() {
+        return Err(Fault::corrupt("image", "the file is empty"));
+    }
+    let Some(format) = Format::sniff(bytes) else {
+        return Err(Fault::Unsupported(format!(
+            "not an image of a known format (JPEG, PNG, WebP, BMP, GIF, TIFF, PNM); it begins with {}",
+            beginning(bytes)
+        )));
+    };
+    let declared = match format {
+        Format::Jpeg => jpeg_header::read(bytes)?.declared(options.mode),
+        Format::Png => png::probe(bytes, options)?,
+        Format::WebP => webp::probe(bytes, options)?,
+        Format::Gif => gif::probe(bytes)?,
+        Format::Bmp | Format::Tiff | Format::Pnm => raster::probe(format, bytes, options)?,
+    };
+    let (height, width) = (declared.height, declared.width);
+    if height == 0 || width == 0 {
+        return Err(Fault::corrupt(format.name(), format!("declares {width} x {height} pixels")));
+    }
+    let pixels = (height as u64).saturating_mul(width as u64);
+    if pixels > options.max_pixels {
+        return Err(Fault::TooLarge(format!(
+            "{format}: declares {width} x {height} = {pixels} pixels, more than max_pixels = {}",
+            options.max_pixels
+        )));
+    }
+    let channels = options.mode.channels();
+    let too_large =
+        || Fault::TooLarge(format!("{format}: {width} x {height} pixels do not fit into memory"));
+    let raw = usize::try_from(pixels)
+        .ok()
+        .and_then(|pixels| pixels.checked_mul(declared.pixel.max(channels)))
+        .ok_or_else(too_large)?;
+    let orientation = if options.exif_orientation { declared.orientation } else { 1 };
+    let (turned_height, turned_width) =
+        if orientation >= 5 { (width, height) } else { (height, width) };
+    Ok(Header {
+        format,
+        height: turned_height,
+        width: turned_width,
+        channels,
+        memory: raw.checked_add(declared.extra).ok_or_else(too_large)?,
+        progressive: declared.progressive,
+        orientation,
+        stored: (height, width),
+        raw,
+    })
+}
+
+/// The first bytes, so that an error page saved as an image is recognised at a glance.
+fn beginning(bytes: &[u8]) -> String {
+    let start = &bytes[..bytes.len().min(16)];
+    if start.iter().all(|b| b.is_ascii_graphic() || *b == b' ') {
+        format!("{:?}", String::from_utf8_lossy(start))
+    } else {
+        start.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Decodes images, one after the other, in one worker.
+#[derive(Default)]
+pub struct Decoder {
+    jpeg: jpeg::Handle,
+}
+
+impl Decoder {
+    /// A decoder that has done nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Decoder::default()
+    }
+
+    /// Decodes `bytes`, whose header [`probe`] found with the same options.
+    pub fn decode<'a>(
+        &mut self,
+        bytes: &[u8],
+        header: &Header,
+        options: &DecodeOptions,
+        scratch: &'a mut Scratch,
+    ) -> Result<Image<'a>, Fault> {
+        let (height, width) = header.stored;
+        let out = scratch.decoded(header.raw)?;
+        if options.allow_truncated {
+            // What a damaged file leaves unwritten must not show an earlier image.
+            out.fill(0);
+        }
+        match header.format {
+            Format::Jpeg => self.jpeg.decode(bytes, header, options, out)?,
+            Format::Png => png::decode(bytes, header, options, out)?,
+            Format::WebP => webp::decode(bytes, header, options, out)?,
+            Format::Gif => gif::decode(bytes, header, options, out)?,
+            Format::Bmp | Format::Tiff | Format::Pnm => {
+                raster::decode(bytes, header, options, out)?
+            }
+        }
+        let mut image = Image::decoded(scratch, height, width, header.channels);
+        image.view_mut().orient(header.orientation);
+        Ok(image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_decide_not_names() {
+        assert_eq!(Format::sniff(b"\xff\xd8\xff\xe0"), Some(Format::Jpeg));
+        assert_eq!(Format::sniff(b"P6 2 2 255\n"), Some(Format::Pnm));
+        assert_eq!(Format::sniff(b"PK\x03\x04"), None);
+        assert!(EXTENSIONS.iter().all(|e| Format::from_extension(e).is_some()));
+        assert_eq!(Format::from_extension("JPEG"), Some(Format::Jpeg));
+        assert_eq!(Format::from_extension("txt"), None);
+    }
+
+    #[test]
+    fn what_is_no_image_is_named() {
+        let options = DecodeOptions::default();
+        assert!(matches!(probe(b"", &options), Err(Fault::Corrupt { .. })));
+        let error = probe(b"<!DOCTYPE html><html>", &options).unwrap_err();
+        assert!(matches!(error, Fault::Unsupported(_)));
+        assert!(error.to_string().contains("<!DOCTYPE html>"), "{error}");
+    }
+
+    #[test]
+    fn a_huge_declared_size_is_refused_from_the_header() {
+        let jpeg = [
+            &b"\xff\xd8\xff\xc0\x00\x11\x08\xff\xff\xff\xff\x03\x01\x22\x00\x02\x11\x01\x03\x11\x01"[..],
+            &b"\xff\xda\x00\x0c\x03\x01\x00\x02\x11\x03\x11\x00\x3f\x00"[..],
+        ]
+        .concat();
+        let bmp = [
+            &b"BM\x00\x00\x00\x00\x00\x00\x00\x00\x36\x00\x00\x00\x28\x00\x00\x00"[..],
+            &65535u32.to_le_bytes(),
+            &65535u32.to_le_bytes(),
+            &b"\x01\x00\x18\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"[..],
+        ]
+        .concat();
+        let gif = b"GIF89a\xff\xff\xff\xff\x00\x00\x00";
+        for bytes in [&jpeg[..], &bmp, gif, b"P6 65535 65535 255\n"] {
+            let error = probe(bytes, &DecodeOptions::default()).unwrap_err();
+            assert!(matches!(error, Fault::TooLarge(_)), "{error:?}");
+            assert!(error.to_string().contains("65535 x 65535"), "{error}");
+            assert!(error.to_string().contains("178956970"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The consumer's side: what a program gets and how long it may keep it.
+
+mod batch;
+
+pub use batch::{Array, Batch, Element, Home};

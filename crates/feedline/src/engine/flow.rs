@@ -1,0 +1,545 @@
+//! The hand-over: which rows are made by whom, in which memory, and which batch is next.
+//!
+//! One lock guards a short queue of open batches. Workers take slices of rows from it and report
+//! them done; the consumer takes the oldest batch when all its rows are done. A slice is about a
+//! millisecond of work, so the lock is taken rarely, and no work is done under it.
+//!
+//! Memory: `used` counts batches (open, free, in the user's hands) and the workers' scratch, and
+//! never passes `limit`. A worker that needs more scratch than is left gives back all it has and
+//! waits in line holding nothing, so workers cannot wait for each other in a circle. The row of
+//! the oldest batch is first in line. If even that row cannot be served once all others hold
+//! nothing, the newest batches are thrown away and made again later: they are pure functions, so
+//! this costs time and nothing else.
+//!
+//! `model.rs` explores the schedules of this file with shuttle.
+
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::sync::{Condvar, Mutex, lock, wait, wait_for};
+use crate::buffer::BatchMemory;
+use crate::collate::RowWriter;
+use crate::error::{Error, SampleError};
+use crate::layout::BatchLayout;
+use crate::order::{Batches, Pick};
+use crate::spec::read::show_bytes;
+
+/// How long the loader waits for the program to drop a batch when they hold all the memory.
+/// Another thread may be about to; the thread that asks for the next one cannot.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the stream of batches goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub(crate) epoch: u64,
+    pub(crate) batch: u64,
+    /// Batches to leave out, and the epoch they are in: they were handed over already.
+    pub(crate) skip: (u64, Vec<u64>),
+}
+
+impl Cursor {
+    pub(crate) fn at(epoch: u64, batch: u64) -> Self {
+        Cursor { epoch, batch, skip: (epoch, Vec::new()) }
+    }
+
+    /// The batch at the cursor, which then moves on.
+    fn advance(&mut self, count: u64) -> (u64, u64) {
+        loop {
+            let here = (self.epoch, self.batch);
+            self.batch += 1;
+            if self.batch >= count {
+                (self.epoch, self.batch) = (self.epoch + 1, 0);
+            }
+            if here.0 != self.skip.0 || !self.skip.1.contains(&here.1) {
+                return here;
+            }
+        }
+    }
+}
+
+/// Rows of a batch that one worker makes.
+pub(crate) struct Slice {
+    id: u64,
+    pub(crate) epoch: u64,
+    pub(crate) batch: u64,
+    pub(crate) writer: RowWriter,
+}
+
+/// A sample that failed, in the row it was for.
+pub(crate) struct Failure {
+    pub(crate) row: u64,
+    pub(crate) pick: Pick,
+    pub(crate) error: SampleError,
+}
+
+/// What became of a slice.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// Samples that others stand in for.
+    pub(crate) failures: Vec<Failure>,
+    /// The first row that could not be made.
+    pub(crate) error: Option<(u64, Error)>,
+}
+
+struct Slot {
+    id: u64,
+    epoch: u64,
+    batch: u64,
+    rows: u64,
+    /// The first row that no worker has taken.
+    next_row: u64,
+    /// Rows that are not done.
+    remaining: u64,
+    memory: Arc<BatchMemory>,
+    outcome: Outcome,
+}
+
+struct State {
+    stopped: bool,
+    cursor: Cursor,
+    slots: VecDeque<Slot>,
+    next_id: u64,
+    free: Vec<BatchMemory>,
+    used: u64,
+    /// Of `used`: workers' scratch.
+    scratch: u64,
+    /// Of `used`: batches that the program holds.
+    held: u64,
+    /// The rows that wait for scratch, oldest batch first.
+    line: BTreeSet<(u64, u64)>,
+    /// Batches thrown away for want of memory.
+    remade: u64,
+    /// The system's refusal of memory that the limit allows.
+    refused: Option<String>,
+}
+
+/// A batch that is done.
+pub(crate) struct Done {
+    pub(crate) epoch: u64,
+    pub(crate) batch: u64,
+    pub(crate) rows: u64,
+    pub(crate) memory: Arc<BatchMemory>,
+    pub(crate) outcome: Outcome,
+}
+
+/// What a worker should do next.
+pub(crate) enum Next {
+    Work(Slice),
+    /// Give all scratch back and ask again: somebody waits for it.
+    Shrink,
+    /// Nothing to do now (only when asked not to wait).
+    Idle,
+    Stop,
+}
+
+/// The answer to a worker that needs scratch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    Granted,
+    /// Give back everything and wait in line.
+    Wait,
+    /// The slice is not wanted any more.
+    Cancelled,
+    /// More than can ever be had: so many bytes.
+    Never(u64),
+    /// The program holds so many bytes in batches and does not drop them.
+    Held(u64),
+}
+
+/// The hand-over between workers and consumer.
+pub(crate) struct Flow {
+    layout: Arc<BatchLayout>,
+    batches: Batches,
+    /// Batches that may be open at once.
+    ahead: usize,
+    limit: u64,
+    patience: Duration,
+    state: Mutex<State>,
+    /// Workers wait here for rows, memory, their turn or the end.
+    work: Condvar,
+    /// The consumer waits here.
+    ready: Condvar,
+}
+
+impl Flow {
+    pub(crate) fn new(
+        layout: Arc<BatchLayout>,
+        batches: Batches,
+        ahead: usize,
+        limit: u64,
+        cursor: Cursor,
+    ) -> Self {
+        let state = State {
+            stopped: false,
+            cursor,
+            slots: VecDeque::with_capacity(ahead),
+            next_id: 0,
+            free: Vec::new(),
+            used: 0,
+            scratch: 0,
+            held: 0,
+            line: BTreeSet::new(),
+            remade: 0,
+            refused: None,
+        };
+        Flow {
+            layout,
+            batches,
+            ahead: ahead.max(1),
+            limit,
+            patience: PATIENCE,
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            ready: Condvar::new(),
+        }
+    }
+
+    fn batch_bytes(&self) -> u64 {
+        self.layout.bytes() as u64
+    }
+
+    /// The next rows for a worker that holds `scratch` bytes; at most `rows` of them.
+    pub(crate) fn take(&self, scratch: u64, rows: u64, may_wait: bool) -> Next {
+        let mut state = lock(&self.state);
+        loop {
+            if state.stopped {
+                return Next::Stop;
+            }
+            if scratch > 0 && !state.line.is_empty() {
+                return Next::Shrink;
+            }
+            if let Some(slice) = self.assign(&mut state, rows) {
+                return Next::Work(slice);
+            }
+            if self.open(&mut state) {
+                // More rows than this worker takes: the others may help.
+                self.work.notify_all();
+                continue;
+            }
+            // Scratch that is kept for later must not stand in the way of the next batch.
+            let starved = state.slots.len() < self.ahead.min(2) && state.line.is_empty();
+            if scratch > 0 && starved && state.used + self.batch_bytes() > self.limit {
+                return Next::Shrink;
+            }
+            if !may_wait {
+                return Next::Idle;
+            }
+            state = wait(&self.work, state);
+        }
+    }
+
+    fn assign(&self, state: &mut State, rows: u64) -> Option<Slice> {
+        let slot = state.slots.iter_mut().find(|slot| slot.next_row < slot.rows)?;
+        let start = slot.next_row;
+        let end = slot.rows.min(start + rows.max(1));
+        slot.next_row = end;
+        let range = start as usize..end as usize;
+        Some(Slice {
+            id: slot.id,
+            epoch: slot.epoch,
+            batch: slot.batch,
+            // SAFETY: `next_row` only grows, so no row of this slot is handed out twice, and the
+            // consumer gets the slot only when every row is done. A slot that is thrown away
+            // keeps its memory out of use until the last writer lets go of it (`let_go`).
+            writer: unsafe { RowWriter::new(slot.memory.clone(), self.layout.clone(), range) },
+        })
+    }
+
+    /// Opens the batch at the cursor, if the queue and the memory have room for it.
+    fn open(&self, state: &mut State) -> bool {
+        // While somebody waits for scratch, memory goes there first.
+        if state.slots.len() >= self.ahead || !state.line.is_empty() || self.batches.count() == 0 {
+            return false;
+        }
+        let memory = match state.free.pop() {
+            Some(memory) => memory,
+            None if state.used + self.batch_bytes() <= self.limit => {
+                match BatchMemory::new(self.layout.bytes()) {
+                    Ok(memory) => {
+                        state.used += self.batch_bytes();
+                        memory
+                    }
+                    Err(error) => {
+                        state.refused = Some(error.to_string());
+                        self.ready.notify_all();
+                        return false;
+                    }
+                }
+            }
+            None => return false,
+        };
+        let (epoch, batch) = state.cursor.advance(self.batches.count());
+        let rows = self.batches.rows(batch);
+        let id = state.next_id;
+        state.next_id += 1;
+        state.slots.push_back(Slot {
+            id,
+            epoch,
+            batch,
+            rows,
+            next_row: 0,
+            remaining: rows,
+            memory: Arc::new(memory),
+            outcome: Outcome::default(),
+        });
+        true
+    }
+
+    /// Reports a slice done.
+    pub(crate) fn finish(&self, slice: Slice, outcome: Outcome) {
+        let rows = slice.writer.rows().len() as u64;
+        let memory = slice.writer.into_memory();
+        let mut state = lock(&self.state);
+        match state.slots.iter_mut().find(|slot| slot.id == slice.id) {
+            None => self.let_go(&mut state, memory),
+            Some(slot) => {
+                drop(memory);
+                slot.remaining -= rows;
+                slot.outcome.failures.extend(outcome.failures);
+                if let Some((row, error)) = outcome.error
+                    && slot.outcome.error.as_ref().is_none_or(|(first, _)| row < *first)
+                {
+                    slot.outcome.error = Some((row, error));
+                }
+                if slot.remaining == 0 {
+                    self.ready.notify_all();
+                }
+            }
+        }
+    }
+
+    /// Keeps a batch's memory for the next one, once nobody uses it.
+    fn let_go(&self, state: &mut State, memory: Arc<BatchMemory>) {
+        let Ok(memory) = Arc::try_unwrap(memory) else { return };
+        if state.stopped || !state.line.is_empty() || state.free.len() >= self.ahead {
+            drop(memory);
+            state.used -= self.batch_bytes();
+        } else {
+            state.free.push(memory);
+        }
+        self.work.notify_all();
+    }
+
+    /// Asks for `need` bytes of scratch in all, of which the worker has `has`.
+    pub(crate) fn grow(&self, has: u64, need: u64) -> Grant {
+        if need <= has {
+            return Grant::Granted;
+        }
+        let mut state = lock(&self.state);
+        if state.stopped {
+            return Grant::Cancelled;
+        }
+        if !state.line.is_empty() {
+            return Grant::Wait;
+        }
+        if state.used + (need - has) > self.limit {
+            self.drop_free(&mut state);
+        }
+        if state.used + (need - has) > self.limit {
+            return Grant::Wait;
+        }
+        state.used += need - has;
+        state.scratch += need - has;
+        Grant::Granted
+    }
+
+    /// Gives scratch back.
+    pub(crate) fn shrink(&self, bytes: u64) {
+        if bytes > 0 {
+            let mut state = lock(&self.state);
+            state.used -= bytes;
+            state.scratch -= bytes;
+            self.work.notify_all();
+        }
+    }
+
+    fn drop_free(&self, state: &mut State) {
+        state.used -= self.batch_bytes() * state.free.len() as u64;
+        state.free.clear();
+    }
+
+    /// Waits in line, holding no scratch, until `need` bytes are there for this row.
+    pub(crate) fn wait_for_scratch(&self, slice: &Slice, row: u64, need: u64) -> Grant {
+        let most = self.limit.saturating_sub(self.batch_bytes());
+        if need > most {
+            return Grant::Never(most);
+        }
+        let place = (slice.id, row);
+        let mut state = lock(&self.state);
+        state.line.insert(place);
+        let began = Instant::now();
+        let answer = loop {
+            if state.stopped || !state.slots.iter().any(|slot| slot.id == slice.id) {
+                break Grant::Cancelled;
+            }
+            if state.line.first() == Some(&place) {
+                self.drop_free(&mut state);
+                if state.used + need <= self.limit {
+                    state.used += need;
+                    state.scratch += need;
+                    break Grant::Granted;
+                }
+                let newest = state.slots.back().is_some_and(|slot| slot.id > slice.id);
+                if state.scratch == 0 && newest {
+                    self.throw_newest_away(&mut state);
+                    continue;
+                }
+                if began.elapsed() >= self.patience && state.held > 0 && state.scratch == 0 {
+                    break Grant::Held(state.held);
+                }
+            }
+            state = wait_for(&self.work, state, self.patience);
+        };
+        state.line.remove(&place);
+        // The next in line, or the workers that stood back for it.
+        self.work.notify_all();
+        answer
+    }
+
+    fn throw_newest_away(&self, state: &mut State) {
+        if let Some(slot) = state.slots.pop_back() {
+            (state.cursor.epoch, state.cursor.batch) = (slot.epoch, slot.batch);
+            state.remade += 1;
+            self.let_go(state, slot.memory);
+        }
+    }
+
+    /// The next batch that is done. With `in_order` that is the oldest, otherwise any of its
+    /// epoch. `help` is called, without the lock, when there is none: it may do some work and
+    /// return true, or return false to let the caller wait.
+    pub(crate) fn next(
+        &self,
+        in_order: bool,
+        help: &mut dyn FnMut() -> bool,
+    ) -> Result<Done, Error> {
+        let began = Instant::now();
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(slot) = done_at(&state, in_order).and_then(|at| state.slots.remove(at)) {
+                state.held += self.batch_bytes();
+                self.work.notify_all();
+                return Ok(Done {
+                    epoch: slot.epoch,
+                    batch: slot.batch,
+                    rows: slot.rows,
+                    memory: slot.memory,
+                    outcome: slot.outcome,
+                });
+            }
+            drop(state);
+            let helped = help();
+            state = lock(&self.state);
+            if helped || done_at(&state, in_order).is_some() {
+                continue;
+            }
+            if let Some(reason) = state.refused.take() {
+                return Err(Error::System(format!(
+                    "the system refuses {} for a batch: {reason}; lower memory or batch_size",
+                    show_bytes(self.batch_bytes())
+                )));
+            }
+            // Nothing is open and nothing can be opened: only the program can free memory.
+            if state.slots.is_empty() && state.held > 0 && began.elapsed() >= self.patience {
+                return Err(Error::Memory(held_message(state.held, self.limit)));
+            }
+            state = wait_for(&self.ready, state, self.patience);
+        }
+    }
+
+    /// Takes back the memory of a batch that the program dropped.
+    pub(crate) fn give_back(&self, memory: Arc<BatchMemory>) {
+        let mut state = lock(&self.state);
+        state.held -= self.batch_bytes();
+        self.let_go(&mut state, memory);
+        self.ready.notify_all();
+    }
+
+    /// Throws all open batches away and goes on at `cursor`.
+    pub(crate) fn seek(&self, cursor: Cursor) {
+        let mut state = lock(&self.state);
+        state.cursor = cursor;
+        while let Some(slot) = state.slots.pop_back() {
+            self.let_go(&mut state, slot.memory);
+        }
+        self.work.notify_all();
+    }
+
+    /// Ends everything: workers stop at their next question.
+    pub(crate) fn stop(&self) {
+        let mut state = lock(&self.state);
+        state.stopped = true;
+        while let Some(slot) = state.slots.pop_back() {
+            self.let_go(&mut state, slot.memory);
+        }
+        self.drop_free(&mut state);
+        self.work.notify_all();
+        self.ready.notify_all();
+    }
+
+    /// Whether the next batch to be handed over is that one anyway.
+    pub(crate) fn is_at(&self, epoch: u64, batch: u64) -> bool {
+        let state = lock(&self.state);
+        let next = state
+            .slots
+            .front()
+            .map_or((state.cursor.epoch, state.cursor.batch), |s| (s.epoch, s.batch));
+        next == (epoch, batch)
+    }
+
+    /// Figures for people.
+    pub(crate) fn figures(&self) -> Figures {
+        let state = lock(&self.state);
+        Figures {
+            limit: self.limit,
+            used: state.used,
+            scratch: state.scratch,
+            held: state.held,
+            ready: state.slots.iter().filter(|slot| slot.remaining == 0).count() as u64,
+            open: state.slots.len() as u64,
+            ahead: self.ahead as u64,
+            waiting_for_memory: state.line.len() as u64,
+            remade: state.remade,
+        }
+    }
+}
+
+fn done_at(state: &State, in_order: bool) -> Option<usize> {
+    let epoch = state.slots.front()?.epoch;
+    let look = if in_order { 1 } else { state.slots.len() };
+    state.slots.iter().take(look).position(|slot| slot.remaining == 0 && slot.epoch == epoch)
+}
+
+/// What to tell a program that keeps all the memory in batches.
+pub(crate) fn held_message(held: u64, limit: u64) -> String {
+    format!(
+        "the program holds {} in batches, and memory = {} has no room for more; drop batches sooner, copy what you keep, or raise memory",
+        show_bytes(held),
+        show_bytes(limit),
+    )
+}
+
+/// How the queue and the memory stand.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes that may be held.
+    pub limit: u64,
+    /// Bytes that are held: batches and scratch.
+    pub used: u64,
+    /// Of these, workers' scratch.
+    pub scratch: u64,
+    /// Of these, batches that the program holds.
+    pub held: u64,
+    /// Batches that are done and wait for the program.
+    pub ready: u64,
+    /// Batches that are done or in the making.
+    pub open: u64,
+    /// Batches that may be open.
+    pub ahead: u64,
+    /// Rows that wait for memory.
+    pub waiting_for_memory: u64,
+    /// Batches thrown away for want of memory and made again.
+    pub remade: u64,
+}

@@ -1,0 +1,524 @@
+//! The public face: a loader, its builder, its epochs.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::flow::{Cursor, Failure, Figures};
+use super::plan::Plan;
+use super::run::Engine;
+use crate::deliver::Batch;
+use crate::error::{Error, Result, SampleError};
+use crate::image::Layout;
+use crate::layout::BatchField;
+use crate::observe;
+use crate::order::{Pick, State};
+use crate::source::{Arrays, Source};
+use crate::spec::{
+    CacheSpec, DecodeSpec, LastBatch, OnError, OpSpec, SourceKind, SourceSpec, Spec, Subset,
+    Weights, Workers,
+};
+use crate::store::Store;
+
+/// Describes a loader step by step. Every step has the name of its key in a spec.
+///
+/// ```
+/// use feedline::{Loader, source::{Arrays, Column}, sample::DType, spec::OpSpec};
+/// let images: Vec<u8> = vec![0; 10 * 3 * 8 * 8];
+/// let labels: Vec<i64> = (0..10).collect();
+/// let arrays = Arrays::new(vec![
+///     Column::new("image", DType::U8, &[10, 3, 8, 8], images),
+///     Column::new("label", DType::I64, &[10], labels),
+/// ])?;
+/// let mut loader = Loader::over(arrays)
+///     .transform(OpSpec::new("ToDtype").with("dtype", "float32").with("scale", true))
+///     .batch_size(4)
+///     .shuffle(true)
+///     .num_workers(2)
+///     .build()?;
+/// for batch in loader.epoch() {
+///     let batch = batch?;
+///     let pixels: &[f32] = batch.get("image").unwrap().as_slice().unwrap();
+///     assert_eq!(pixels.len(), batch.rows() * 3 * 8 * 8);
+/// }
+/// # Ok::<(), feedline::Error>(())
+/// ```
+#[must_use]
+pub struct Builder {
+    spec: Spec,
+    given: Vec<Arc<dyn Source>>,
+    store: Option<Arc<dyn Store>>,
+}
+
+macro_rules! steps {
+    ($($(#[$doc:meta])* $name:ident: $type:ty => $field:expr;)*) => {
+        $($(#[$doc])* pub fn $name(mut self, value: $type) -> Self {
+            let set: fn(&mut Spec, $type) = $field;
+            set(&mut self.spec, value);
+            self
+        })*
+    };
+}
+
+impl Builder {
+    steps! {
+        /// How encoded images become pixels.
+        decode: DecodeSpec => |spec, value| spec.decode = value;
+        /// Adds an op to the end of the chain.
+        transform: OpSpec => |spec, value| spec.transforms.push(value);
+        /// How pixels lie in a batch.
+        layout: Layout => |spec, value| spec.layout = value;
+        /// Samples of a batch, on each rank.
+        batch_size: u64 => |spec, value| spec.batch_size = value;
+        /// A new order in each epoch.
+        shuffle: bool => |spec, value| spec.shuffle = value;
+        /// Draw samples with replacement.
+        replacement: bool => |spec, value| spec.replacement = value;
+        /// Draw samples in proportion to these.
+        weights: Weights => |spec, value| spec.weights = Some(value);
+        /// Use only these samples.
+        subset: Subset => |spec, value| spec.subset = Some(value);
+        /// Samples of an epoch.
+        num_samples: u64 => |spec, value| spec.num_samples = Some(value);
+        /// What becomes of an incomplete last batch.
+        last_batch: LastBatch => |spec, value| spec.last_batch = value;
+        /// Leave an incomplete last batch out.
+        drop_last: bool => |spec, value| spec.last_batch = if value { LastBatch::Drop } else { LastBatch::Short };
+        /// The root of all randomness.
+        seed: u64 => |spec, value| spec.seed = value;
+        /// Threads that make batches; 0 makes them in the caller's.
+        num_workers: u64 => |spec, value| spec.num_workers = Workers::Count(value);
+        /// Batches in the making per worker.
+        prefetch_factor: u64 => |spec, value| spec.prefetch_factor = Some(value);
+        /// Bytes that the loader may hold.
+        memory: u64 => |spec, value| spec.memory = Some(value);
+        /// Keep samples for the next epoch.
+        cache: CacheSpec => |spec, value| spec.cache = Some(value);
+        /// What a bad sample does.
+        on_error: OnError => |spec, value| spec.on_error = value;
+        /// How many distinct samples may fail.
+        max_failures: u64 => |spec, value| spec.max_failures = Some(value);
+        /// A file that lists the samples that failed.
+        quarantine: PathBuf => |spec, value| spec.quarantine = Some(value);
+        /// False hands batches over as they are ready, which is not deterministic.
+        in_order: bool => |spec, value| spec.in_order = value;
+    }
+
+    /// This process among those that share the work.
+    pub fn rank(mut self, rank: u64, world_size: u64) -> Self {
+        (self.spec.rank, self.spec.world_size) = (Some(rank), Some(world_size));
+        self
+    }
+
+    /// Adds a source: joined to the others end to end, or mixed with them if it has a weight.
+    pub fn source(mut self, source: impl Into<SourceSpec>) -> Self {
+        self.spec.sources.push(source.into());
+        self
+    }
+
+    /// Reads through another store than the file system.
+    pub fn store(mut self, store: Arc<dyn Store>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// The description so far.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Opens and checks everything. Nothing runs before the first batch is asked for.
+    pub fn build(self) -> Result<Loader> {
+        Loader::new(Plan::new(self.spec, self.given, self.store)?)
+    }
+}
+
+/// Makes batches, epoch after epoch.
+pub struct Loader {
+    plan: Arc<Plan>,
+    engine: Engine,
+    /// The epoch and the number of the next batch to hand over.
+    position: (u64, u64),
+    /// With `in_order = false`: later batches of the epoch that were handed over.
+    ahead: Vec<u64>,
+    /// The position was set from outside, so the next epoch begins there.
+    placed: bool,
+    /// Samples that failed, with what became of them.
+    failed: BTreeMap<Pick, ()>,
+    quarantine: Option<File>,
+}
+
+impl Loader {
+    /// A loader over a folder of class folders, a flat folder or a manifest.
+    pub fn builder(source: impl Into<SourceSpec>) -> Builder {
+        let spec = Spec { sources: vec![source.into()], ..Spec::default() };
+        Builder { spec, given: Vec::new(), store: None }
+    }
+
+    /// A loader over arrays or any other source of the program's own.
+    pub fn over(source: impl Source + 'static) -> Builder {
+        let spec = Spec { sources: vec![SourceKind::Arrays.into()], ..Spec::default() };
+        Builder { spec, given: vec![Arc::new(source)], store: None }
+    }
+
+    /// A loader as a spec describes it.
+    pub fn from_spec(spec: Spec) -> Result<Loader> {
+        Loader::new(Plan::new(spec, Vec::new(), None)?)
+    }
+
+    /// A loader as a spec describes it, with arrays of the program in place of those it names.
+    pub fn from_spec_over(spec: Spec, arrays: Vec<Arrays>) -> Result<Loader> {
+        let given = arrays.into_iter().map(|arrays| Arc::new(arrays) as Arc<dyn Source>).collect();
+        Loader::new(Plan::new(spec, given, None)?)
+    }
+
+    fn new(plan: Plan) -> Result<Loader> {
+        check_cache(&plan)?;
+        let quarantine = match &plan.spec.quarantine {
+            None => None,
+            Some(path) => {
+                Some(OpenOptions::new().create(true).append(true).open(path).map_err(|source| {
+                    Error::Io {
+                        what: "cannot write the quarantine file",
+                        path: path.clone(),
+                        source,
+                    }
+                })?)
+            }
+        };
+        let plan = Arc::new(plan);
+        let engine = Engine::new(plan.clone(), Cursor::at(0, 0));
+        Ok(Loader {
+            plan,
+            engine,
+            position: (0, 0),
+            ahead: Vec::new(),
+            placed: true,
+            failed: BTreeMap::new(),
+            quarantine,
+        })
+    }
+
+    /// Begins the next epoch, or goes on where [`Loader::resume`] or [`Loader::set_epoch`] put it.
+    pub fn epoch(&mut self) -> Epoch<'_> {
+        self.begin_epoch();
+        Epoch { loader: self, over: false }
+    }
+
+    /// What [`Loader::epoch`] does, for callers that then use [`Loader::next_batch`].
+    pub fn begin_epoch(&mut self) {
+        self.leave_parent();
+        if !self.placed && (self.position.1 > 0 || !self.ahead.is_empty()) {
+            self.go_to(self.position.0 + 1, 0, Vec::new());
+        }
+        self.placed = false;
+    }
+
+    /// The next batch of the epoch; `None` at its end.
+    pub fn next_batch(&mut self) -> Option<Result<Batch>> {
+        self.leave_parent();
+        let done = match self.engine.next() {
+            Ok(done) => done,
+            Err(error) => return Some(Err(error)),
+        };
+        let mut outcome = done.outcome;
+        let done = super::flow::Done { outcome: Default::default(), ..done };
+        if let Some((_, error)) = outcome.error {
+            // The batch stays the next one: after the cause is mended, a resumed run makes it.
+            self.engine.discard(done);
+            self.go_to(self.position.0, self.position.1, self.ahead.clone());
+            return Some(Err(error));
+        }
+        outcome.failures.sort_by_key(|failure| failure.row);
+        for failure in outcome.failures {
+            if let Err(error) = self.record(failure) {
+                self.engine.discard(done);
+                return Some(Err(error));
+            }
+        }
+        let batch = self.engine.batch(&done);
+        self.move_past(done.batch);
+        Some(Ok(batch))
+    }
+
+    fn move_past(&mut self, batch: u64) {
+        if batch != self.position.1 {
+            self.ahead.push(batch);
+            return;
+        }
+        self.position.1 += 1;
+        while let Some(at) = self.ahead.iter().position(|ahead| *ahead == self.position.1) {
+            self.ahead.swap_remove(at);
+            self.position.1 += 1;
+        }
+        if self.position.1 >= self.len() {
+            self.position = (self.position.0 + 1, 0);
+        }
+    }
+
+    fn record(&mut self, failure: Failure) -> Result<()> {
+        if self.failed.insert(failure.pick, ()).is_some() {
+            return Ok(());
+        }
+        if let (Some(file), Some(path)) = (&mut self.quarantine, &self.plan.spec.quarantine) {
+            let line = quarantine_line(&failure.error);
+            file.write_all(line.as_bytes()).map_err(|source| Error::Io {
+                what: "cannot write the quarantine file",
+                path: path.clone(),
+                source,
+            })?;
+        }
+        match self.plan.spec.max_failures {
+            Some(allowed) if self.failed.len() as u64 > allowed => Err(Error::TooManyFailures {
+                failed: self.failed.len() as u64,
+                allowed,
+                last: Box::new(failure.error),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn go_to(&mut self, epoch: u64, batch: u64, ahead: Vec<u64>) {
+        self.position = (epoch, batch);
+        // What is being made already need not be thrown away.
+        if !(ahead.is_empty() && self.ahead.is_empty() && self.engine.is_at(epoch, batch)) {
+            self.engine.seek(Cursor { epoch, batch, skip: (epoch, ahead.clone()) });
+        }
+        self.ahead = ahead;
+    }
+
+    /// In a child process made by fork, the engine's threads are gone: a fresh one takes over.
+    fn leave_parent(&mut self) {
+        if self.engine.is_foreign() {
+            let cursor = Cursor {
+                epoch: self.position.0,
+                batch: self.position.1,
+                skip: (self.position.0, self.ahead.clone()),
+            };
+            let fresh = Engine::new(self.plan.clone(), cursor);
+            // The old one is let go without touching its locks.
+            drop(std::mem::replace(&mut self.engine, fresh));
+        }
+    }
+
+    /// Goes to the beginning of `epoch`: the next iteration is that one.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.leave_parent();
+        self.go_to(epoch, 0, Vec::new());
+        self.placed = true;
+    }
+
+    /// Where the run stands: after the last batch that was handed over.
+    #[must_use]
+    pub fn state(&self) -> State {
+        let failed = self.failed.keys().copied();
+        let mut state =
+            State::new(self.position.0, self.position.1, self.plan.identity.clone(), failed);
+        state.delivered_ahead = self.ahead.clone();
+        state.delivered_ahead.sort_unstable();
+        state
+    }
+
+    /// Goes on where `state` was taken; the next epoch begins there.
+    pub fn resume(&mut self, state: &State) -> Result<()> {
+        state.check(&self.plan.identity, self.len()).map_err(Error::State)?;
+        let mut failed = BTreeMap::new();
+        for (source, index) in &state.skipped {
+            let known =
+                self.plan.sources.get(*source as usize).is_some_and(|source| *index < source.len());
+            if !known {
+                return Err(Error::State(format!(
+                    "it lists sample {index} of source {source} as skipped, which there is not"
+                )));
+            }
+            failed.insert(Pick { source: *source as usize, index: *index }, ());
+        }
+        self.leave_parent();
+        self.failed = failed;
+        self.go_to(state.epoch, state.batch, state.delivered_ahead.clone());
+        self.placed = true;
+        Ok(())
+    }
+
+    /// Batches of an epoch, the same on every rank.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.plan.batches.count()
+    }
+
+    /// Never true: a loader without batches cannot be built.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Samples of an epoch over all ranks.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.plan.order.samples()
+    }
+
+    /// The epoch and the number of the next batch.
+    #[must_use]
+    pub fn position(&self) -> (u64, u64) {
+        self.position
+    }
+
+    /// The names of the classes, if the source has them.
+    #[must_use]
+    pub fn classes(&self) -> &[String] {
+        self.plan.sources[0].classes()
+    }
+
+    /// What a batch holds.
+    #[must_use]
+    pub fn fields(&self) -> &[BatchField] {
+        self.plan.layout.fields()
+    }
+
+    /// The description it was built from.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.plan.spec
+    }
+
+    /// What the sources are called.
+    #[must_use]
+    pub fn source_names(&self) -> Vec<String> {
+        self.plan.sources.iter().map(|source| source.name()).collect()
+    }
+
+    /// This process and how many there are.
+    #[must_use]
+    pub fn rank(&self) -> (u64, u64) {
+        (self.plan.rank.rank, self.plan.rank.world)
+    }
+
+    /// Threads that make batches.
+    #[must_use]
+    pub fn num_workers(&self) -> usize {
+        self.plan.workers
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let failed = self.failed.len() as u64;
+        if self.engine.is_foreign() {
+            return Stats { failed, ..Stats::default() };
+        }
+        let (work, flow, first, cached) = self.engine.figures();
+        Stats {
+            work,
+            flow,
+            first_batch_seconds: first.map(|time| time.as_secs_f64()),
+            cached_bytes: cached,
+            failed,
+        }
+    }
+}
+
+/// What happened so far in a loader.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Stats {
+    /// Counters and times.
+    pub work: observe::Figures,
+    /// The queue and the memory.
+    pub flow: Figures,
+    /// How long the first batch took.
+    pub first_batch_seconds: Option<f64>,
+    /// Bytes in the cache.
+    pub cached_bytes: u64,
+    /// Distinct samples that failed.
+    pub failed: u64,
+}
+
+/// The batches of one epoch.
+pub struct Epoch<'a> {
+    loader: &'a mut Loader,
+    over: bool,
+}
+
+impl Epoch<'_> {
+    /// Where the run stands; see [`Loader::state`].
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.loader.state()
+    }
+}
+
+impl Iterator for Epoch<'_> {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        let before = self.loader.position.0;
+        let item = self.loader.next_batch();
+        // After an error or the last batch this epoch is over.
+        self.over = !matches!(item, Some(Ok(_))) || self.loader.position.0 != before;
+        item
+    }
+}
+
+/// A demanded cache must hold the whole set: better to say so now than after an hour.
+fn check_cache(plan: &Plan) -> Result<()> {
+    let Some(spec) = plan.spec.cache.as_ref().filter(|spec| spec.required) else { return Ok(()) };
+    let mut total = 0u64;
+    let mut looked = 0u64;
+    let samples: u64 = plan.sources.iter().map(|source| source.len()).sum();
+    // Decoded sizes need a look into each file, so a spread of them stands for all; what is
+    // encoded is known from the folder alone.
+    let step = if spec.decoded { (samples / 64).max(1) } else { 1 };
+    for source in &plan.sources {
+        let image = plan.image.as_ref().map_or(0, |image| image.field);
+        for index in (0..source.len()).step_by(step as usize) {
+            let Ok(crate::sample::Value::File(location)) = source.value(index, image) else {
+                continue;
+            };
+            let size = if spec.decoded {
+                plan.decoded_size(&location)
+            } else {
+                plan.store.size(&location).ok()
+            };
+            total = total.saturating_add(size.unwrap_or(0));
+            looked += u64::from(size.is_some());
+        }
+    }
+    let estimate = if spec.decoded {
+        (total as f64 / looked.max(1) as f64 * samples as f64) as u64
+    } else {
+        total
+    };
+    if estimate > plan.cache_limit {
+        let show = crate::spec::read::show_bytes;
+        return Err(Error::Cache(format!(
+            "the data set takes {}{}, the cache may take {}: raise cache.limit (or memory), or set cache.required = false to keep what fits",
+            if spec.decoded { "about " } else { "" },
+            show(estimate),
+            show(plan.cache_limit)
+        )));
+    }
+    Ok(())
+}
+
+fn quarantine_line(error: &SampleError) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let mut line = serde_json::json!({
+        "source": error.source_number,
+        "index": error.index,
+        "path": error.path.as_ref().map(|path| path.to_string_lossy()),
+        "offset": error.offset,
+        "stage": error.stage.to_string(),
+        "reason": error.fault.to_string(),
+    });
+    // JSON has no place for other bytes, and the name must not be lost.
+    if let Some(path) = error.path.as_ref().filter(|path| path.to_str().is_none()) {
+        line["path_bytes"] = path.as_os_str().as_bytes().into();
+    }
+    format!("{line}\n")
+}

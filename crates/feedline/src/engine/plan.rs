@@ -1,0 +1,446 @@
+//! A spec made ready: everything is opened, checked and decided before anything runs.
+
+use std::sync::Arc;
+
+use super::rank::Rank;
+use crate::decode::{self, ColorMode, DecodeOptions};
+use crate::error::{Error, Fault, Result, SampleError, SpecError, Stage};
+use crate::image::{Layout, PixelType, View};
+use crate::layout::BatchLayout;
+use crate::order::{Batches, Identity, Order, Pick};
+use crate::sample::{DType, Field, FieldKind, Location, Value};
+use crate::source::{self, Source};
+use crate::spec::read::show_bytes;
+use crate::spec::{OnError, SourceKind, Spec, Weights, Workers};
+use crate::store::{Local, Room, Store};
+use crate::transform::{Chain, ImageShape, Output};
+use crate::tune;
+
+/// The most that is taken when nothing is said: a quarter of what is free, at most this.
+const DEFAULT_MEMORY: u64 = 4_000_000_000;
+
+/// How the image field of a sample becomes a row of the batch.
+pub(crate) enum Pixels {
+    /// Encoded bytes are decoded first.
+    Encoded,
+    /// An array of one shape that is in memory already.
+    Array { view: View, pixel_type: PixelType },
+}
+
+/// The field that the transforms work on.
+pub(crate) struct ImageField {
+    pub(crate) field: usize,
+    pub(crate) pixels: Pixels,
+    pub(crate) output: Output,
+}
+
+/// What all workers share and nobody changes.
+pub(crate) struct Plan {
+    pub(crate) spec: Spec,
+    pub(crate) sources: Vec<Arc<dyn Source>>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) order: Order,
+    pub(crate) batches: Batches,
+    pub(crate) chain: Chain,
+    pub(crate) decode: DecodeOptions,
+    pub(crate) image: Option<ImageField>,
+    pub(crate) layout: Arc<BatchLayout>,
+    pub(crate) rank: Rank,
+    pub(crate) workers: usize,
+    /// Batches that may be open at once.
+    pub(crate) ahead: usize,
+    /// Bytes for batches and scratch together; the cache has its own.
+    pub(crate) memory: u64,
+    /// Bytes for the cache.
+    pub(crate) cache_limit: u64,
+    pub(crate) identity: Identity,
+}
+
+impl Plan {
+    /// Opens and checks everything that `spec` names. `given` are the sources of the program,
+    /// used in turn for those that the spec calls arrays.
+    pub(crate) fn new(
+        spec: Spec,
+        given: Vec<Arc<dyn Source>>,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Plan> {
+        spec.check()?;
+        let rank = Rank::resolve(spec.rank, spec.world_size)?;
+        let sources = open_sources(&spec, given)?;
+        let fields = sources[0].fields().to_vec();
+        let chain = Chain::build(&spec.transforms, spec.layout)?;
+        let mut decode = DecodeOptions {
+            mode: if spec.decode.gray { ColorMode::Gray } else { ColorMode::Rgb },
+            exif_orientation: spec.decode.exif_orientation,
+            allow_truncated: spec.decode.allow_truncated,
+            ..DecodeOptions::default()
+        };
+        decode.max_pixels = spec.decode.max_pixels.unwrap_or(decode.max_pixels);
+        let sizes: Vec<u64> = sources.iter().map(|source| source.len()).collect();
+        let label = label_field(&fields);
+        let order = Order::new(&spec, &sizes, &|pick: Pick| match sources[pick.source]
+            .value(pick.index, label?)
+        {
+            Ok(Value::Int(label)) => Some(label),
+            Ok(Value::Bytes(bytes)) => bytes.try_into().ok().map(i64::from_ne_bytes),
+            _ => None,
+        })?;
+        if order.samples() == 0 {
+            return Err(SpecError::new("subset", "leaves no samples").into());
+        }
+        let batches =
+            Batches::new(order.samples(), spec.batch_size, rank.rank, rank.world, spec.last_batch)?;
+        let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Local));
+        let image = image_field(&spec, &fields, &chain, &sources, &*store, &decode)?;
+        let layout = batch_layout(&spec, &fields, image.as_ref(), batches.rows(0).max(1))?;
+        let workers = match spec.num_workers {
+            Workers::Auto => tune::cores(),
+            Workers::Count(count) => count as usize,
+        };
+        let batch_bytes = layout.bytes() as u64;
+        let ahead = ahead(&spec, workers, batch_bytes);
+        let (memory, cache_limit) = memory(&spec, batch_bytes)?;
+        let identity = identity(&spec, &sources, &chain, batches.global());
+        let layout = Arc::new(layout);
+        Ok(Plan {
+            spec,
+            sources,
+            store,
+            order,
+            batches,
+            chain,
+            decode,
+            image,
+            layout,
+            rank,
+            workers,
+            ahead,
+            memory,
+            cache_limit,
+            identity,
+        })
+    }
+
+    /// Bytes of the decoded image at `location`, if it can be read.
+    pub(crate) fn decoded_size(&self, location: &Location<'_>) -> Option<u64> {
+        let mut bytes = Fresh(Vec::new());
+        self.store.read(location, &mut bytes).ok()?;
+        let header = decode::probe(&bytes.0, &self.decode).ok()?;
+        Some((header.height * header.width * header.channels) as u64)
+    }
+
+    /// The name of a sample, for errors.
+    pub(crate) fn error(&self, pick: Pick, stage: Stage, fault: Fault) -> SampleError {
+        sample_error(&self.sources, pick, stage, fault)
+    }
+}
+
+fn sample_error(
+    sources: &[Arc<dyn Source>],
+    pick: Pick,
+    stage: Stage,
+    fault: Fault,
+) -> SampleError {
+    let source = &sources[pick.source];
+    let location =
+        (0..source.fields().len()).find_map(|field| match source.value(pick.index, field) {
+            Ok(Value::File(location)) => Some(location),
+            _ => None,
+        });
+    let inside = match &fault {
+        Fault::Corrupt { offset, .. } => *offset,
+        _ => None,
+    };
+    let begins = location.and_then(|location| location.range).map(|(start, _)| start);
+    SampleError {
+        index: pick.index,
+        source_number: pick.source,
+        path: location.map(|location| location.root.join(location.path)),
+        offset: match (begins, inside) {
+            (None, None) => None,
+            (begins, inside) => Some(begins.unwrap_or(0) + inside.unwrap_or(0)),
+        },
+        stage,
+        fault,
+    }
+}
+
+fn open_sources(spec: &Spec, given: Vec<Arc<dyn Source>>) -> Result<Vec<Arc<dyn Source>>> {
+    let mut given = given.into_iter();
+    let mut sources = Vec::new();
+    for named in &spec.sources {
+        sources.push(match (&named.kind, given.len()) {
+            (SourceKind::Arrays, 1..) => {
+                given.next().ok_or_else(|| Error::System("a source vanished".to_owned()))?
+            }
+            (kind, _) => source::open(kind, decode::EXTENSIONS)?,
+        });
+    }
+    let first: &Arc<dyn Source> = &sources[0];
+    for (at, other) in sources.iter().enumerate().skip(1) {
+        if other.fields() != first.fields() {
+            let fields = |source: &Arc<dyn Source>| {
+                source.fields().iter().map(describe).collect::<Vec<_>>().join(", ")
+            };
+            return Err(SpecError::new(format!("source[{at}]"), format!("has {}", fields(other)))
+                .allowed(format!("the fields of source[0]: {}", fields(first)))
+                .into());
+        }
+        if other.classes() != first.classes() {
+            return Err(SpecError::new(
+                format!("source[{at}]"),
+                "has other classes than source[0], so its label numbers mean something else",
+            )
+            .allowed("sources with the same classes, or manifests with numbers as labels")
+            .into());
+        }
+    }
+    Ok(sources)
+}
+
+fn describe(field: &Field) -> String {
+    match &field.kind {
+        FieldKind::EncodedImage => format!("{} (encoded image)", field.name),
+        FieldKind::Array { dtype, shape } => format!("{} ({dtype} {shape:?})", field.name),
+    }
+}
+
+/// The field that holds classes: the first scalar of type int64.
+fn label_field(fields: &[Field]) -> Option<usize> {
+    fields.iter().position(
+        |f| matches!(&f.kind, FieldKind::Array { dtype: DType::I64, shape } if shape.is_empty()),
+    )
+}
+
+fn image_field(
+    spec: &Spec,
+    fields: &[Field],
+    chain: &Chain,
+    sources: &[Arc<dyn Source>],
+    store: &dyn Store,
+    decode: &DecodeOptions,
+) -> Result<Option<ImageField>> {
+    if let Some(field) = fields.iter().position(|field| field.kind == FieldKind::EncodedImage) {
+        let channels = if spec.decode.gray { 1 } else { 3 };
+        let output = match chain.fixed_output(channels, PixelType::U8) {
+            Some(output) => output,
+            None => output_of_first(spec, field, chain, sources, store, decode)?,
+        };
+        return Ok(Some(ImageField { field, pixels: Pixels::Encoded, output }));
+    }
+    if chain.is_empty() {
+        // Arrays without transforms pass as they are, whatever they hold.
+        return Ok(None);
+    }
+    let wrong = |problem: String| {
+        Error::from(SpecError::new("transforms", problem).allowed(
+            "uint8 or float32 arrays of shape [samples, height, width], [samples, channels, height, width] or [samples, height, width, channels], with 1, 3 or 4 channels, as the first field",
+        ))
+    };
+    let FieldKind::Array { dtype, shape } = &fields[0].kind else {
+        return Err(wrong("need an image".to_owned()));
+    };
+    let pixel_type = match dtype {
+        DType::U8 => PixelType::U8,
+        DType::F32 => PixelType::F32,
+        other => {
+            return Err(wrong(format!("cannot work on {other} elements of {:?}", fields[0].name)));
+        }
+    };
+    let is_channels = |n: usize| matches!(n, 1 | 3 | 4);
+    let view = match shape.as_slice() {
+        [height, width] => View::interleaved(*height, *width, 1),
+        [channels, height, width] if is_channels(*channels) && !is_channels(*width) => {
+            View::planar(*height, *width, *channels)
+        }
+        [height, width, channels] if is_channels(*channels) && !is_channels(*height) => {
+            View::interleaved(*height, *width, *channels)
+        }
+        [channels, height, width] if is_channels(*channels) => {
+            View::planar(*height, *width, *channels)
+        }
+        other => {
+            return Err(wrong(format!(
+                "cannot work on samples of shape {other:?} in {:?}",
+                fields[0].name
+            )));
+        }
+    };
+    if view.elements() == 0 {
+        return Err(wrong(format!("cannot work on images without pixels, {shape:?}")));
+    }
+    let input = ImageShape { height: view.height, width: view.width, channels: view.channels };
+    let output = chain.output(input, pixel_type).map_err(|fault| wrong(fault.to_string()))?;
+    Ok(Some(ImageField { field: 0, pixels: Pixels::Array { view, pixel_type }, output }))
+}
+
+struct Fresh(Vec<u8>);
+
+impl Room for Fresh {
+    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
+        // Only a look at one header before anything runs; a photo is far below this.
+        if bytes > 1 << 30 {
+            return Err(Fault::TooLarge(format!("has {}, more than 1 GiB", show_bytes(bytes))));
+        }
+        self.0.resize(bytes as usize, 0);
+        Ok(&mut self.0)
+    }
+}
+
+/// Without a transform that fixes the size, the first readable image sets it for all.
+fn output_of_first(
+    spec: &Spec,
+    field: usize,
+    chain: &Chain,
+    sources: &[Arc<dyn Source>],
+    store: &dyn Store,
+    decode: &DecodeOptions,
+) -> Result<Output> {
+    let source = &sources[0];
+    let look = |location: &Location<'_>| {
+        let mut bytes = Fresh(Vec::new());
+        store.read(location, &mut bytes).map_err(|fault| (Stage::Read, fault))?;
+        let header = decode::probe(&bytes.0, decode).map_err(|fault| (Stage::Decode, fault))?;
+        let shape =
+            ImageShape { height: header.height, width: header.width, channels: header.channels };
+        chain.output(shape, PixelType::U8).map_err(|fault| (Stage::Transform, fault))
+    };
+    let tries = if spec.on_error == OnError::Skip { source.len().min(1000) } else { 1 };
+    let mut first = None;
+    for index in 0..tries {
+        let Ok(Value::File(location)) = source.value(index, field) else { continue };
+        match look(&location) {
+            Ok(output) => return Ok(output),
+            Err((stage, fault)) => {
+                first.get_or_insert(sample_error(sources, Pick { source: 0, index }, stage, fault));
+            }
+        }
+    }
+    Err(match first {
+        Some(error) => Error::Sample(Box::new(error)),
+        None => Error::Source {
+            what: source.name(),
+            problem: "has no image to take the size from".to_owned(),
+        },
+    })
+}
+
+fn batch_layout(
+    spec: &Spec,
+    fields: &[Field],
+    image: Option<&ImageField>,
+    rows: u64,
+) -> Result<BatchLayout> {
+    let too_large = || {
+        SpecError::new("batch_size", "makes a batch larger than memory can be")
+            .value(spec.batch_size)
+    };
+    let mut layout = BatchLayout::new(usize::try_from(rows).map_err(|_| too_large())?);
+    for (number, field) in fields.iter().enumerate() {
+        let pushed = match (image.filter(|image| image.field == number), &field.kind) {
+            (Some(image), _) => {
+                let (shape, dtype) = (&image.output.shape, image.output.dtype);
+                match (spec.layout, shape.as_slice()) {
+                    // The shape says channels first, the memory has them last.
+                    (Layout::ChannelsLast, [channels, _, width]) => layout.push_strided(
+                        &field.name,
+                        dtype,
+                        shape,
+                        vec![1, channels * width, *channels],
+                    ),
+                    _ => layout.push(&field.name, dtype, shape),
+                }
+            }
+            (None, FieldKind::Array { dtype, shape }) => layout.push(&field.name, *dtype, shape),
+            (None, FieldKind::EncodedImage) => {
+                return Err(Error::Source {
+                    what: format!("field {:?}", field.name),
+                    problem: "is a second image; a sample can have one".to_owned(),
+                });
+            }
+        };
+        pushed.ok_or_else(too_large)?;
+    }
+    Ok(layout)
+}
+
+fn ahead(spec: &Spec, workers: usize, batch_bytes: u64) -> usize {
+    if workers == 0 {
+        return 1;
+    }
+    match spec.prefetch_factor {
+        Some(factor) => {
+            usize::try_from(factor).unwrap_or(usize::MAX).saturating_mul(workers).min(1 << 16)
+        }
+        // All workers share in each batch, so two are enough to keep them busy while one is
+        // consumed. Small batches get more, to ride out an uneven consumer: 64 MB holds them.
+        None => (64_000_000 / batch_bytes.max(1)).clamp(2, 8) as usize,
+    }
+}
+
+/// Bytes for the flow and bytes for the cache.
+fn memory(spec: &Spec, batch_bytes: u64) -> Result<(u64, u64)> {
+    let available = tune::memory_available();
+    // One batch with the program and one in the making, and a little to make it with.
+    let least = batch_bytes * 2 + 1_000_000;
+    let asked = spec.memory.unwrap_or_else(|| {
+        available
+            .map_or(DEFAULT_MEMORY, |free| free / 4)
+            .clamp(least.max(256_000_000), DEFAULT_MEMORY.max(least))
+    });
+    // Asking for more than the machine or the cgroup has left ends in a kill.
+    let total = available.map_or(asked, |free| asked.min(free / 10 * 9));
+    let cache = match &spec.cache {
+        None => 0,
+        Some(cache) => cache.limit.unwrap_or(total / 2),
+    };
+    let flow = total.saturating_sub(cache);
+    if flow < least {
+        let cached = if cache > 0 {
+            format!(" beside {} for the cache", show_bytes(cache))
+        } else {
+            String::new()
+        };
+        return Err(Error::Memory(format!(
+            "a batch takes {}, so memory must be at least {}{cached}; it is {}: raise memory or lower batch_size",
+            show_bytes(batch_bytes),
+            show_bytes(least),
+            show_bytes(total),
+        )));
+    }
+    Ok((flow, cache))
+}
+
+fn identity(
+    spec: &Spec,
+    sources: &[Arc<dyn Source>],
+    chain: &Chain,
+    global_batch: u64,
+) -> Identity {
+    let hex = |text: String| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()));
+    let data: Vec<(u64, u64)> =
+        sources.iter().map(|source| (source.len(), source.fingerprint())).collect();
+    let shares: Vec<Option<f64>> = spec.sources.iter().map(|source| source.weight).collect();
+    let weights = match &spec.weights {
+        Some(Weights::Each(weights)) => hex(format!("{weights:?}")),
+        Some(Weights::Balanced) => "balanced".to_owned(),
+        None => String::new(),
+    };
+    let order = (
+        spec.shuffle,
+        spec.replacement,
+        weights,
+        &spec.subset,
+        spec.num_samples,
+        spec.last_batch,
+        shares,
+    );
+    Identity {
+        data: hex(format!("{data:?}")),
+        order: hex(format!("{order:?}")),
+        pixels: hex(format!("{:?} {:?} {:?}", spec.decode, chain.canonical(), spec.layout)),
+        seed: spec.seed,
+        global_batch,
+        on_error: if spec.on_error == OnError::Skip { "skip" } else { "raise" }.to_owned(),
+    }
+}

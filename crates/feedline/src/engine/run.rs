@@ -1,0 +1,196 @@
+//! The running engine: its threads, and how they end.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::flow::{Cursor, Done, Figures, Flow};
+use super::plan::Plan;
+use super::work::{Shared, Worker};
+use crate::deliver::{Batch, Home};
+use crate::error::{Error, Result};
+use crate::observe::{self, ConsumerCounters, WorkerCounters};
+use crate::store::Cache;
+
+/// How long the end of an engine may take. A thread that hangs in a read is left behind: it
+/// holds nothing that anybody waits for, and ends when the read does.
+const PARTING: Duration = Duration::from_millis(800);
+
+impl Home for Flow {
+    fn take_back(&self, memory: Arc<crate::buffer::BatchMemory>) {
+        self.give_back(memory);
+    }
+}
+
+/// Threads that make batches, from the first one asked for until this is dropped.
+pub(super) struct Engine {
+    shared: Arc<Shared>,
+    consumer: ConsumerCounters,
+    threads: Vec<JoinHandle<()>>,
+    ended: Option<Receiver<()>>,
+    /// With `num_workers = 0`: the caller's own hands.
+    own: Option<Box<Worker>>,
+    process: u32,
+    first_batch: Option<Duration>,
+}
+
+impl Engine {
+    pub(super) fn new(plan: Arc<Plan>, cursor: Cursor) -> Self {
+        let flow =
+            Flow::new(plan.layout.clone(), plan.batches.clone(), plan.ahead, plan.memory, cursor);
+        let caches = match plan.spec.cache {
+            None => Vec::new(),
+            Some(_) => {
+                let total: u64 = plan.sources.iter().map(|source| source.len()).sum();
+                let share = |len: u64| {
+                    (u128::from(plan.cache_limit) * u128::from(len) / u128::from(total.max(1)))
+                        as u64
+                };
+                plan.sources
+                    .iter()
+                    .map(|source| Cache::new(source.len(), share(source.len())))
+                    .collect()
+            }
+        };
+        let counters = (0..plan.workers.max(1)).map(|_| WorkerCounters::default()).collect();
+        let shared = Arc::new(Shared { plan, flow: Arc::new(flow), caches, counters });
+        let own = (shared.plan.workers == 0).then(|| Box::new(Worker::new(shared.clone(), 0)));
+        Engine {
+            shared,
+            consumer: ConsumerCounters::default(),
+            threads: Vec::new(),
+            ended: None,
+            own,
+            process: std::process::id(),
+            first_batch: None,
+        }
+    }
+
+    /// True in a child process that was forked off the one that started the engine: its threads
+    /// do not exist here, and its locks may be held for ever.
+    pub(super) fn is_foreign(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    fn start(&mut self) -> Result<()> {
+        if !self.threads.is_empty() || self.own.is_some() {
+            return Ok(());
+        }
+        let (ended, receiver) = channel();
+        self.ended = Some(receiver);
+        for number in 0..self.shared.plan.workers {
+            let worker = Worker::new(self.shared.clone(), number);
+            let guard = Ended(ended.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("feedline-{number}"))
+                .spawn(move || {
+                    let _guard = guard;
+                    worker.run();
+                })
+                .map_err(|error| {
+                    Error::System(format!(
+                        "cannot start worker {number} of {}: {error}; lower num_workers",
+                        self.shared.plan.workers
+                    ))
+                })?;
+            self.threads.push(thread);
+        }
+        Ok(())
+    }
+
+    pub(super) fn next(&mut self) -> Result<Done> {
+        self.start()?;
+        let began = Instant::now();
+        let own = &mut self.own;
+        let in_order = self.shared.plan.spec.in_order;
+        let done = self
+            .shared
+            .flow
+            .next(in_order, &mut || own.as_mut().is_some_and(|worker| worker.help()))?;
+        let wait = began.elapsed();
+        self.first_batch.get_or_insert(wait);
+        self.consumer.delivered(done.rows, wait);
+        Ok(done)
+    }
+
+    #[allow(unsafe_code)]
+    pub(super) fn batch(&self, done: &Done) -> Batch {
+        let plan = &self.shared.plan;
+        let place = (done.epoch, done.batch);
+        let padding = plan.batches.padding(done.batch) as usize;
+        // SAFETY: the flow hands a batch over once all its rows are done and their writers gone.
+        unsafe {
+            Batch::new(
+                plan.layout.clone(),
+                done.memory.clone(),
+                self.shared.flow.clone(),
+                done.rows as usize,
+                place,
+                padding,
+            )
+        }
+    }
+
+    /// Gives up a batch that will not be handed over.
+    pub(super) fn discard(&self, done: Done) {
+        self.shared.flow.give_back(done.memory);
+    }
+
+    pub(super) fn seek(&self, cursor: Cursor) {
+        self.shared.flow.seek(cursor);
+    }
+
+    pub(super) fn is_at(&self, epoch: u64, batch: u64) -> bool {
+        self.shared.flow.is_at(epoch, batch)
+    }
+
+    pub(super) fn figures(&self) -> (observe::Figures, Figures, Option<Duration>, u64) {
+        let cached = self.shared.caches.iter().map(Cache::used).sum();
+        (
+            observe::figures(&self.consumer, &self.shared.counters),
+            self.shared.flow.figures(),
+            self.first_batch,
+            cached,
+        )
+    }
+}
+
+/// Tells that a thread ended, however it did.
+struct Ended(Sender<()>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.is_foreign() {
+            // Neither the locks nor the threads are ours to touch.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            std::mem::forget(self.own.take());
+            std::mem::forget(self.shared.clone());
+            return;
+        }
+        self.shared.flow.stop();
+        if let Some(mut own) = self.own.take() {
+            own.give_scratch_back();
+        }
+        let deadline = Instant::now() + PARTING;
+        let mut left = self.threads.len();
+        if let Some(ended) = &self.ended {
+            while left > 0
+                && ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok()
+            {
+                left -= 1;
+            }
+        }
+        if left == 0 {
+            for thread in self.threads.drain(..) {
+                let _ = thread.join();
+            }
+        }
+    }
+}

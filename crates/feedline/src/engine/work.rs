@@ -1,0 +1,460 @@
+//! One worker: the whole chain of a sample, from its bytes to its row of the batch.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::flow::{Failure, Flow, Grant, Next, Outcome, Slice, held_message};
+use super::plan::{ImageField, Pixels, Plan};
+use crate::buffer::Slab;
+use crate::decode::{self, Decoder, Header};
+use crate::error::{Error, Fault, SampleError, Stage};
+use crate::image::{Image, PixelType, Scratch, View};
+use crate::observe::{Part, Stopwatch, WorkerCounters};
+use crate::order::{EpochOrder, Pick};
+use crate::sample::{Location, Value};
+use crate::source::Source;
+use crate::spec::OnError;
+use crate::spec::read::show_bytes;
+use crate::store::{Cache, Room};
+use crate::transform::ImageShape;
+
+/// What a slice should take: long enough to make the lock cheap, short enough to share.
+const SLICE: Duration = Duration::from_millis(1);
+
+/// How many stand-ins are tried for one bad sample. With half of the set bad, all fail once in
+/// four billion rows.
+const SUBSTITUTES: u32 = 32;
+
+/// One of so many small samples is timed part by part; samples above 50 µs are all timed.
+const TIMED: u64 = 16;
+
+/// What the workers of an engine share.
+pub(super) struct Shared {
+    pub(super) plan: Arc<Plan>,
+    pub(super) flow: Arc<Flow>,
+    /// One for each source, if samples are kept.
+    pub(super) caches: Vec<Cache>,
+    pub(super) counters: Vec<WorkerCounters>,
+}
+
+/// A worker's own memory.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    number: usize,
+    decoder: Decoder,
+    encoded: Slab,
+    scratch: Scratch,
+    /// Bytes that the flow granted for `encoded`, `scratch` and what libraries allocate.
+    granted: u64,
+    /// Mean time of a sample, to size slices by.
+    mean: Duration,
+}
+
+/// Why a row was not made.
+enum Trouble {
+    Fault(Stage, Fault),
+    /// So many bytes of scratch are needed, more than are granted.
+    Memory(u64),
+    Cancelled,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, number: usize) -> Self {
+        Worker {
+            shared,
+            number,
+            decoder: Decoder::new(),
+            encoded: Slab::default(),
+            scratch: Scratch::default(),
+            granted: 0,
+            mean: Duration::from_micros(100),
+        }
+    }
+
+    /// Works until the flow stops.
+    pub(super) fn run(mut self) {
+        let shared = self.shared.clone();
+        loop {
+            let began = Instant::now();
+            let next = shared.flow.take(self.granted, self.slice_rows(), true);
+            shared.counters[self.number].idle(began.elapsed());
+            match next {
+                Next::Work(slice) => self.make(slice),
+                Next::Shrink => self.give_scratch_back(),
+                Next::Idle => {}
+                Next::Stop => return self.give_scratch_back(),
+            }
+        }
+    }
+
+    /// Does one slice if there is one to do.
+    pub(super) fn help(&mut self) -> bool {
+        match self.shared.flow.take(self.granted, u64::MAX, false) {
+            Next::Work(slice) => {
+                self.make(slice);
+                true
+            }
+            Next::Shrink => {
+                self.give_scratch_back();
+                true
+            }
+            Next::Idle | Next::Stop => false,
+        }
+    }
+
+    fn slice_rows(&self) -> u64 {
+        (SLICE.as_nanos() / self.mean.as_nanos().max(1)).clamp(1, 1 << 20) as u64
+    }
+
+    pub(super) fn give_scratch_back(&mut self) {
+        self.encoded = Slab::default();
+        self.scratch.release();
+        self.shared.flow.shrink(std::mem::take(&mut self.granted));
+    }
+
+    fn make(&mut self, mut slice: Slice) {
+        let began = Instant::now();
+        let shared = self.shared.clone();
+        let order = shared.plan.order.epoch(slice.epoch);
+        let draws = crate::random::key(shared.plan.spec.seed, slice.epoch, 0);
+        let rows = slice.writer.rows();
+        let mut outcome = Outcome::default();
+        let every = if self.mean > Duration::from_micros(50) { 1 } else { TIMED };
+        for row in rows.clone() {
+            let timed = (row as u64).is_multiple_of(every);
+            match self.make_row(&shared.plan, &order, draws, &mut slice, row, timed, &mut outcome) {
+                Ok(()) => {}
+                Err(Some(error)) => {
+                    outcome.error.get_or_insert((row as u64, error));
+                }
+                Err(None) => break,
+            }
+        }
+        let time = began.elapsed();
+        // A mean that follows within a few slices and is not thrown by one.
+        self.mean = (self.mean * 3 + time / (rows.len().max(1) as u32)) / 4;
+        shared.counters[self.number].finished(rows.len() as u64, time);
+        shared.flow.finish(slice, outcome);
+    }
+
+    /// Makes one row, with a stand-in if its sample is bad and that is allowed. `Err(None)` means
+    /// that the slice is not wanted any more.
+    #[allow(clippy::too_many_arguments)]
+    fn make_row(
+        &mut self,
+        plan: &Plan,
+        order: &EpochOrder<'_>,
+        draws: u64,
+        slice: &mut Slice,
+        row: usize,
+        timed: bool,
+        outcome: &mut Outcome,
+    ) -> Result<(), Option<Error>> {
+        let place = plan.batches.row(slice.batch, row as u64);
+        let mut pick = order.pick(place.position);
+        let mut attempt = 0;
+        loop {
+            let (stage, fault) = match self.make_sample(
+                plan,
+                pick,
+                (draws, place.draws),
+                slice,
+                row,
+                timed,
+            ) {
+                Ok(()) => return Ok(()),
+                Err(Trouble::Fault(stage, fault)) => (stage, fault),
+                Err(Trouble::Cancelled) => return Err(None),
+                Err(Trouble::Memory(need)) => match self.wait_for_memory(slice, row, need) {
+                    Grant::Granted | Grant::Wait => continue,
+                    Grant::Cancelled => return Err(None),
+                    Grant::Held(bytes) => {
+                        return Err(Some(Error::Memory(held_message(bytes, plan.memory))));
+                    }
+                    Grant::Never(most) => {
+                        let text = format!(
+                            "needs {} to decode and transform, memory leaves {}: raise memory, or lower decode.max_pixels to refuse such images",
+                            show_bytes(need),
+                            show_bytes(most)
+                        );
+                        (Stage::Decode, Fault::TooLarge(text))
+                    }
+                },
+            };
+            let error: SampleError = plan.error(pick, stage, fault);
+            if plan.spec.on_error == OnError::Raise || attempt == SUBSTITUTES {
+                return Err(Some(Error::Sample(Box::new(error))));
+            }
+            outcome.failures.push(Failure { row: row as u64, pick, error });
+            pick = order.substitute(place.draws, attempt);
+            attempt += 1;
+        }
+    }
+
+    fn wait_for_memory(&mut self, slice: &Slice, row: usize, need: u64) -> Grant {
+        let began = Instant::now();
+        self.give_scratch_back();
+        let grant = self.shared.flow.wait_for_scratch(slice, row as u64, need);
+        if grant == Grant::Granted {
+            self.granted = need;
+        }
+        self.shared.counters[self.number].waited_for_memory(began.elapsed());
+        grant
+    }
+
+    fn make_sample(
+        &mut self,
+        plan: &Plan,
+        pick: Pick,
+        draws: (u64, u64),
+        slice: &mut Slice,
+        row: usize,
+        timed: bool,
+    ) -> Result<(), Trouble> {
+        let shared = self.shared.clone();
+        let mut watch = Stopwatch::start(&shared.counters[self.number], timed);
+        // A panic in a decoder is that sample's error. What it left behind is thrown away.
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            self.make_fields(plan, pick, draws, slice, row, &mut watch)
+        }));
+        made.unwrap_or_else(|payload| {
+            self.decoder = Decoder::new();
+            self.scratch = Scratch::default();
+            let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+            Err(Trouble::Fault(
+                Stage::Decode,
+                Fault::Panic(text.unwrap_or_else(|| "unknown".to_owned())),
+            ))
+        })
+    }
+
+    fn make_fields(
+        &mut self,
+        plan: &Plan,
+        pick: Pick,
+        draws: (u64, u64),
+        slice: &mut Slice,
+        row: usize,
+        watch: &mut Stopwatch<'_>,
+    ) -> Result<(), Trouble> {
+        let source: &dyn Source = &*plan.sources[pick.source];
+        let image_field = plan.image.as_ref().map(|image| image.field);
+        for field in 0..plan.layout.fields().len() {
+            let value = source
+                .value(pick.index, field)
+                .map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
+            match &plan.image {
+                Some(image) if image_field == Some(field) => {
+                    self.make_image(
+                        plan,
+                        image,
+                        pick,
+                        &value,
+                        draws,
+                        slice.writer.row(field, row),
+                        watch,
+                    )?;
+                }
+                _ => {
+                    slice
+                        .writer
+                        .write(field, row, &value)
+                        .map_err(|fault| Trouble::Fault(Stage::Collate, fault))?;
+                    watch.lap(Part::Copy);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn make_image(
+        &mut self,
+        plan: &Plan,
+        field: &ImageField,
+        pick: Pick,
+        value: &Value<'_>,
+        draws: (u64, u64),
+        out: &mut [u8],
+        watch: &mut Stopwatch<'_>,
+    ) -> Result<(), Trouble> {
+        let shared = self.shared.clone();
+        let transform = |fault| Trouble::Fault(Stage::Transform, fault);
+        let mut run = |mut image: Image<'_>, watch: &mut Stopwatch<'_>| {
+            plan.chain.run(&mut image, draws.0, draws.1, out).map_err(transform)?;
+            watch.lap(Part::Transform);
+            Ok(())
+        };
+        if let Pixels::Array { view, pixel_type } = &field.pixels {
+            let Value::Bytes(bytes) = value else {
+                return Err(transform(Fault::Shape("is not an array".to_owned())));
+            };
+            let shape =
+                ImageShape { height: view.height, width: view.width, channels: view.channels };
+            self.reserve(plan.chain.scratch(shape, *pixel_type))?;
+            let pixels = crate::image::Pixels::from_bytes(bytes, *pixel_type).map_err(transform)?;
+            return run(
+                Image::borrowed(&mut self.scratch, pixels, *view).map_err(transform)?,
+                watch,
+            );
+        }
+        let cache = shared.caches.get(pick.source);
+        if let Some(kept) = cache.and_then(|cache| cache.get(pick.index)) {
+            watch.counters().cache_hit();
+            if kept.shape[2] > 0 {
+                let [height, width, channels] = kept.shape.map(|n| n as usize);
+                self.reserve(
+                    plan.chain.scratch(ImageShape { height, width, channels }, PixelType::U8),
+                )?;
+                let view = View::interleaved(height, width, channels);
+                let pixels = crate::image::Pixels::U8(&kept.bytes);
+                return run(
+                    Image::borrowed(&mut self.scratch, pixels, view).map_err(transform)?,
+                    watch,
+                );
+            }
+            let header = self.prepare(plan, &kept.bytes, 0)?;
+            let image = self.decoder.decode(&kept.bytes, &header, &plan.decode, &mut self.scratch);
+            let image = image.map_err(|fault| Trouble::Fault(Stage::Decode, fault))?;
+            watch.lap(Part::Decode);
+            return run(image, watch);
+        }
+        // The encoded bytes leave `self` while they are used, so that the rest can be borrowed.
+        let mut encoded = std::mem::take(&mut self.encoded);
+        let made = (|| {
+            let length = match value {
+                Value::File(location) => self.read(plan, location, &mut encoded)?,
+                Value::Bytes(bytes) => {
+                    self.reserve(bytes.len())?;
+                    let room = encoded
+                        .at_least(bytes.len())
+                        .map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
+                    room.copy_from_slice(bytes);
+                    bytes.len()
+                }
+                _ => {
+                    return Err(Trouble::Fault(
+                        Stage::Read,
+                        Fault::Shape("is not an image".to_owned()),
+                    ));
+                }
+            };
+            watch.counters().read(length as u64);
+            watch.lap(Part::Read);
+            let held = encoded.len();
+            let bytes =
+                encoded.at_least(length).map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
+            let header = self.prepare(plan, bytes, held)?;
+            let image = self.decoder.decode(bytes, &header, &plan.decode, &mut self.scratch);
+            let image = image.map_err(|fault| Trouble::Fault(Stage::Decode, fault))?;
+            if let Some(cache) = cache {
+                keep(plan, cache, pick, bytes, &image)?;
+            }
+            watch.lap(Part::Decode);
+            run(image, watch)
+        })();
+        self.encoded = encoded;
+        made
+    }
+
+    /// Reads a file into `encoded`; the memory for it is granted first.
+    fn read(
+        &mut self,
+        plan: &Plan,
+        location: &Location<'_>,
+        encoded: &mut Slab,
+    ) -> Result<usize, Trouble> {
+        struct Encoded<'a> {
+            worker: &'a mut Worker,
+            slab: &'a mut Slab,
+            length: usize,
+            short_of: Option<Trouble>,
+        }
+        impl Room for Encoded<'_> {
+            fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
+                let length = usize::try_from(bytes)
+                    .map_err(|_| Fault::TooLarge(format!("has {bytes} bytes")))?;
+                if length == 0 {
+                    return Err(Fault::corrupt("image", "the file is empty"));
+                }
+                if let Err(trouble) = self.worker.reserve(length.max(self.slab.len())) {
+                    self.short_of = Some(trouble);
+                    return Err(Fault::Cancelled);
+                }
+                self.length = length;
+                self.slab.at_least(length)
+            }
+        }
+        let mut room = Encoded { worker: self, slab: encoded, length: 0, short_of: None };
+        let read = plan.store.read(location, &mut room);
+        match (read, room.short_of) {
+            (_, Some(trouble)) => Err(trouble),
+            (Err(fault), None) => Err(Trouble::Fault(Stage::Read, fault)),
+            (Ok(()), None) => Ok(room.length),
+        }
+    }
+
+    /// Looks at the header and has all the memory granted that the sample will take.
+    fn prepare(&mut self, plan: &Plan, bytes: &[u8], encoded: usize) -> Result<Header, Trouble> {
+        let header = decode::probe(bytes, &plan.decode)
+            .map_err(|fault| Trouble::Fault(Stage::Decode, fault))?;
+        let shape =
+            ImageShape { height: header.height, width: header.width, channels: header.channels };
+        let need = header.memory.saturating_add(plan.chain.scratch(shape, PixelType::U8));
+        self.reserve(encoded.saturating_add(need))?;
+        Ok(header)
+    }
+
+    /// Has `bytes` granted in all; what is kept from earlier samples counts as well.
+    fn reserve(&mut self, bytes: usize) -> Result<(), Trouble> {
+        let need = bytes.max(self.scratch.held()) as u64;
+        match self.shared.flow.grow(self.granted, need) {
+            Grant::Granted => {
+                self.granted = self.granted.max(need);
+                Ok(())
+            }
+            Grant::Cancelled => Err(Trouble::Cancelled),
+            // Waiting happens with nothing held, so what is kept does not count there.
+            _ => Err(Trouble::Memory(bytes as u64)),
+        }
+    }
+}
+
+/// Keeps the sample for later epochs, encoded or decoded as the spec says.
+fn keep(
+    plan: &Plan,
+    cache: &Cache,
+    pick: Pick,
+    encoded: &[u8],
+    image: &Image<'_>,
+) -> Result<(), Trouble> {
+    let Some(spec) = &plan.spec.cache else { return Ok(()) };
+    let kept = if spec.decoded {
+        let view = image.view();
+        match image.pixels() {
+            crate::image::Pixels::U8(pixels)
+                if view == View::interleaved(view.height, view.width, view.channels) =>
+            {
+                let shape = [view.height as u32, view.width as u32, view.channels as u32];
+                cache.put(pick.index, &pixels[..view.elements()], shape)
+            }
+            // Turned by its EXIF tag: rare enough to decode again.
+            _ => true,
+        }
+    } else {
+        cache.put(pick.index, encoded, [0; 3])
+    };
+    if kept || !spec.required {
+        return Ok(());
+    }
+    Err(Trouble::Fault(
+        Stage::Read,
+        Fault::TooLarge(format!(
+            "does not fit into the cache any more ({} of {} are used): raise cache.limit, or set cache.required = false to keep what fits",
+            show_bytes(cache.used()),
+            show_bytes(cache.limit())
+        )),
+    ))
+}

@@ -1,0 +1,385 @@
+//! A table of paths and labels: CSV, TSV or JSONL, with a column of paths and columns of labels.
+//!
+//! A label column whose values are all whole numbers is int64; all numbers, float32; anything
+//! else is a class name, numbered in sorted order.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use super::Source;
+use super::names::Names;
+use crate::error::{Error, Fault, Result};
+use crate::sample::{DType, Field, FieldKind, Location, Value};
+use crate::spec::read::nearest;
+
+/// Which columns to use; those with the usual names if not given.
+#[derive(Debug, Clone, Default)]
+pub struct Columns {
+    /// The column of paths.
+    pub path: Option<String>,
+    /// The columns that become fields.
+    pub labels: Option<Vec<String>>,
+}
+
+const PATH_NAMES: [&str; 7] =
+    ["path", "file", "filename", "file_name", "filepath", "image", "image_path"];
+const LABEL_NAMES: [&str; 5] = ["label", "class", "target", "class_id", "y"];
+/// A line of a manifest is a path and some labels; a longer one is another kind of file.
+const LONGEST_LINE: u64 = 1 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Separated(u8),
+    JsonLines,
+}
+
+pub(super) fn format_of(path: &Path) -> Option<Format> {
+    match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+        "csv" => Some(Format::Separated(b',')),
+        "tsv" | "tab" => Some(Format::Separated(b'\t')),
+        "jsonl" | "ndjson" => Some(Format::JsonLines),
+        _ => None,
+    }
+}
+
+enum Labels {
+    Whole(Vec<i64>),
+    Number(Vec<f32>),
+}
+
+/// The images that a table lists.
+pub struct Manifest {
+    file: PathBuf,
+    root: PathBuf,
+    names: Names,
+    labels: Vec<Labels>,
+    fields: Vec<Field>,
+    classes: Vec<String>,
+}
+
+impl Manifest {
+    /// Reads the whole table.
+    pub fn open(file: &Path, columns: &Columns, root: Option<&Path>) -> Result<Manifest> {
+        let reader = File::open(file).map_err(|source| Error::Io {
+            what: "cannot open",
+            path: file.to_owned(),
+            source,
+        })?;
+        let format = format_of(file).ok_or_else(|| Error::Source {
+            what: file.display().to_string(),
+            problem: "has no known ending: expected .csv, .tsv or .jsonl".to_owned(),
+        })?;
+        let mut rows = Rows { file, columns, names: Names::default(), labels: Vec::new(), line: 0 };
+        match format {
+            Format::Separated(delimiter) => {
+                rows.read_separated(BufReader::new(reader), delimiter)?
+            }
+            Format::JsonLines => rows.read_json(BufReader::new(reader))?,
+        }
+        if rows.names.len() == 0 {
+            return Err(rows.problem("lists no samples"));
+        }
+        rows.names.shrink();
+        let mut manifest = Manifest {
+            file: file.to_owned(),
+            root: root.or(file.parent()).unwrap_or(Path::new("")).to_owned(),
+            names: rows.names,
+            labels: Vec::new(),
+            fields: vec![Field { name: "image".to_owned(), kind: FieldKind::EncodedImage }],
+            classes: Vec::new(),
+        };
+        for (name, column) in rows.labels {
+            let (labels, classes) = column.finish();
+            let dtype = match labels {
+                Labels::Whole(_) => DType::I64,
+                Labels::Number(_) => DType::F32,
+            };
+            manifest
+                .fields
+                .push(Field { name, kind: FieldKind::Array { dtype, shape: Vec::new() } });
+            manifest.labels.push(labels);
+            if manifest.classes.is_empty() {
+                manifest.classes = classes;
+            }
+        }
+        Ok(manifest)
+    }
+}
+
+/// One label column while it is read: the narrowest kind that fits all values so far. Class
+/// names are numbered as they come, so memory is 8 bytes a sample whatever the kind.
+enum Column {
+    Whole(Vec<i64>),
+    Number(Vec<f64>),
+    Names { numbers: Vec<i64>, seen: BTreeMap<String, i64> },
+}
+
+impl Column {
+    fn push(&mut self, text: &str) {
+        if let Column::Whole(values) = self {
+            match text.trim().parse() {
+                Ok(value) => return values.push(value),
+                Err(_) if text.trim().parse::<f64>().is_ok() => {
+                    *self = Column::Number(values.iter().map(|v| *v as f64).collect());
+                }
+                Err(_) => {
+                    let values = std::mem::take(values);
+                    *self = Column::renamed(values.iter().map(ToString::to_string));
+                }
+            }
+        }
+        if let Column::Number(values) = self {
+            match text.trim().parse() {
+                Ok(value) => return values.push(value),
+                Err(_) => {
+                    let values = std::mem::take(values);
+                    *self = Column::renamed(values.iter().map(ToString::to_string));
+                }
+            }
+        }
+        if let Column::Names { numbers, seen } = self {
+            let next = seen.len() as i64;
+            let number = match seen.get(text) {
+                Some(number) => *number,
+                None => *seen.entry(text.to_owned()).or_insert(next),
+            };
+            numbers.push(number);
+        }
+    }
+
+    fn renamed(values: impl Iterator<Item = String>) -> Column {
+        let mut column = Column::Names { numbers: Vec::new(), seen: BTreeMap::new() };
+        values.for_each(|value| column.push(&value));
+        column
+    }
+
+    fn finish(self) -> (Labels, Vec<String>) {
+        match self {
+            Column::Whole(values) => (Labels::Whole(values), Vec::new()),
+            Column::Number(values) => {
+                (Labels::Number(values.iter().map(|v| *v as f32).collect()), Vec::new())
+            }
+            Column::Names { mut numbers, seen } => {
+                // From the order of appearance to the order of names.
+                let mut rank = vec![0i64; seen.len()];
+                seen.values()
+                    .enumerate()
+                    .for_each(|(at, number)| rank[*number as usize] = at as i64);
+                numbers.iter_mut().for_each(|number| *number = rank[*number as usize]);
+                (Labels::Whole(numbers), seen.into_keys().collect())
+            }
+        }
+    }
+}
+
+struct Rows<'a> {
+    file: &'a Path,
+    columns: &'a Columns,
+    names: Names,
+    labels: Vec<(String, Column)>,
+    line: u64,
+}
+
+impl Rows<'_> {
+    fn problem(&self, problem: impl std::fmt::Display) -> Error {
+        let place = if self.line > 0 { format!(", line {}", self.line) } else { String::new() };
+        Error::Source {
+            what: format!("{}{place}", self.file.display()),
+            problem: problem.to_string(),
+        }
+    }
+
+    /// The columns to read, given those that there are.
+    fn choose(&mut self, known: &[&str]) -> Result<(String, Vec<String>)> {
+        let exact = |name: &str| known.iter().find(|k| k.trim() == name).map(|k| (*k).to_owned());
+        let missing = |name: &str| {
+            let hint =
+                nearest(name, known).map_or(String::new(), |n| format!("; did you mean {n}?"));
+            self.problem(format!("has no column {name:?}, only {}{hint}", known.join(", ")))
+        };
+        let path = match &self.columns.path {
+            Some(name) => exact(name).ok_or_else(|| missing(name))?,
+            None => PATH_NAMES.iter().find_map(|name| exact(name)).ok_or_else(|| {
+                self.problem(format!(
+                    "has no column called {}, only {}: name it with path_column",
+                    PATH_NAMES.join(", "),
+                    known.join(", ")
+                ))
+            })?,
+        };
+        let labels = match &self.columns.labels {
+            Some(names) => {
+                names.iter().map(|n| exact(n).ok_or_else(|| missing(n))).collect::<Result<_>>()?
+            }
+            None => LABEL_NAMES.iter().find_map(|name| exact(name)).into_iter().collect::<Vec<_>>(),
+        };
+        self.labels =
+            labels.iter().map(|n| (n.trim().to_owned(), Column::Whole(Vec::new()))).collect();
+        Ok((path, labels))
+    }
+
+    fn push_path(&mut self, path: &[u8]) -> Result<()> {
+        if path.is_empty() || path.contains(&0) {
+            return Err(self.problem("has an empty path, or one with a zero byte"));
+        }
+        self.names.push(path);
+        Ok(())
+    }
+
+    fn read_separated(&mut self, reader: impl BufRead, delimiter: u8) -> Result<()> {
+        // Lengths are bounded by the lines' limit below; quotes follow the usual rules.
+        let mut table =
+            csv::ReaderBuilder::new().delimiter(delimiter).from_reader(Bounded::new(reader));
+        let header = table.byte_headers().map_err(|e| self.problem(e))?.clone();
+        let known: Vec<String> =
+            header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+        // A byte order mark is no part of the first name.
+        let known: Vec<&str> =
+            known.iter().map(|name| name.trim_start_matches('\u{feff}')).collect();
+        self.line = 1;
+        let (path, labels) = self.choose(&known)?;
+        let at = |name: &String| known.iter().position(|k| k == name).unwrap_or(0);
+        let path = at(&path);
+        let labels: Vec<usize> = labels.iter().map(at).collect();
+        let mut record = csv::ByteRecord::new();
+        loop {
+            self.line = table.position().line();
+            if !table.read_byte_record(&mut record).map_err(|e| self.problem(e))? {
+                self.line = 0;
+                return Ok(());
+            }
+            self.push_path(record.get(path).unwrap_or_default())?;
+            for (column, at) in labels.iter().enumerate() {
+                let text = std::str::from_utf8(record.get(*at).unwrap_or_default());
+                let text = text.map_err(|_| self.problem("has a label that is not UTF-8"))?;
+                if text.is_empty() {
+                    return Err(self.problem(format!("has no value for {}", known[*at])));
+                }
+                self.labels[column].1.push(text);
+            }
+        }
+    }
+
+    fn read_json(&mut self, reader: impl BufRead) -> Result<()> {
+        let mut reader = Bounded::new(reader);
+        let mut chosen: Option<(String, Vec<String>)> = None;
+        let mut line = String::new();
+        loop {
+            line.clear();
+            self.line += 1;
+            if reader.read_line(&mut line).map_err(|e| self.problem(e))? == 0 {
+                self.line = 0;
+                return Ok(());
+            }
+            if line.trim().is_empty() {
+                continue;
+            }
+            let row: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&line)
+                .map_err(|e| self.problem(format!("is not a JSON object: {e}")))?;
+            let (path, labels) = match &chosen {
+                Some(chosen) => chosen,
+                None => {
+                    let known: Vec<&str> = row.keys().map(String::as_str).collect();
+                    chosen.insert(self.choose(&known)?)
+                }
+            };
+            let Some(serde_json::Value::String(text)) = row.get(path) else {
+                return Err(self.problem(format!("has no text for {path}")));
+            };
+            self.push_path(text.as_bytes())?;
+            for (column, name) in labels.iter().enumerate() {
+                match row.get(name) {
+                    Some(serde_json::Value::String(text)) => self.labels[column].1.push(text),
+                    Some(value @ (serde_json::Value::Number(_) | serde_json::Value::Bool(_))) => {
+                        self.labels[column].1.push(&value.to_string());
+                    }
+                    _ => return Err(self.problem(format!("has no text or number for {name}"))),
+                }
+            }
+        }
+    }
+}
+
+/// Refuses a file whose lines never end before they fill the memory.
+struct Bounded<R> {
+    inner: R,
+    since_line: u64,
+}
+
+impl<R: BufRead> Bounded<R> {
+    fn new(inner: R) -> Self {
+        Bounded { inner, since_line: 0 }
+    }
+}
+
+impl<R: BufRead> BufRead for Bounded<R> {
+    fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
+        if self.since_line > LONGEST_LINE {
+            return Err(std::io::Error::other("is longer than 1 MiB: this is no manifest"));
+        }
+        let buffer = self.inner.fill_buf()?;
+        match buffer.iter().rposition(|byte| *byte == b'\n') {
+            Some(at) => self.since_line = (buffer.len() - at) as u64,
+            None => self.since_line += buffer.len() as u64,
+        }
+        Ok(buffer)
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.inner.consume(amount);
+    }
+}
+
+impl<R: BufRead> std::io::Read for Bounded<R> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let available = self.fill_buf()?;
+        let n = available.len().min(out.len());
+        out[..n].copy_from_slice(&available[..n]);
+        self.consume(n);
+        Ok(n)
+    }
+}
+
+impl Source for Manifest {
+    fn len(&self) -> u64 {
+        self.names.len()
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault> {
+        if field == 0 {
+            return Ok(Value::File(Location {
+                root: &self.root,
+                path: self.names.get(index),
+                range: None,
+            }));
+        }
+        Ok(match &self.labels[field - 1] {
+            Labels::Whole(values) => Value::Int(values[index as usize]),
+            Labels::Number(values) => Value::Float(values[index as usize]),
+        })
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn fingerprint(&self) -> u64 {
+        self.labels.iter().fold(self.names.fingerprint(1), |hash, labels| {
+            let bytes: &[u8] = match labels {
+                Labels::Whole(values) => bytemuck::cast_slice(values),
+                Labels::Number(values) => bytemuck::cast_slice(values),
+            };
+            xxhash_rust::xxh3::xxh3_64_with_seed(bytes, hash)
+        })
+    }
+
+    fn name(&self) -> String {
+        self.file.display().to_string()
+    }
+}

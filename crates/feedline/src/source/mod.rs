@@ -1,0 +1,93 @@
+//! A collection of samples in one format: how many there are, what sample i holds.
+//!
+//! A source says where bytes lie or lends them; it never decodes. One file per format.
+
+mod arrays;
+mod folder;
+mod manifest;
+mod names;
+mod walk;
+
+pub use arrays::{ArrayData, Arrays, Column};
+pub use folder::Folder;
+pub use manifest::{Columns, Manifest};
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Fault, Result};
+use crate::sample::{Field, Value};
+use crate::spec::SourceKind;
+
+/// A collection of samples. All methods may be called from many threads at once.
+pub trait Source: Send + Sync {
+    /// How many samples there are.
+    fn len(&self) -> u64;
+
+    /// True when there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What every sample holds, in the order of a batch's fields.
+    fn fields(&self) -> &[Field];
+
+    /// Field number `field` of sample `index`.
+    fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault>;
+
+    /// The names of the classes, in the order of their numbers; empty if there are none.
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+
+    /// A hash of names, sizes and labels: equal for the same data set, on any machine.
+    fn fingerprint(&self) -> u64;
+
+    /// What it is called in messages.
+    fn name(&self) -> String;
+}
+
+/// Opens what a spec names. `image_extensions` are those that count as images, in lower case.
+pub fn open(kind: &SourceKind, image_extensions: &[&str]) -> Result<Arc<dyn Source>> {
+    Ok(match kind {
+        SourceKind::Path(path) => open_path(path, image_extensions)?,
+        SourceKind::ImageFolder(path) => Arc::new(Folder::with_classes(path, image_extensions)?),
+        SourceKind::Flat(path) => Arc::new(Folder::flat(path, image_extensions)?),
+        SourceKind::Manifest { path, path_column, label_columns, root } => {
+            Arc::new(Manifest::open(
+                path,
+                &Columns { path: path_column.clone(), labels: label_columns.clone() },
+                root.as_deref(),
+            )?)
+        }
+        SourceKind::Arrays => {
+            return Err(Error::Source {
+                what: "arrays".to_owned(),
+                problem: "live in a program's memory: hand them to the loader there, a file cannot name them".to_owned(),
+            });
+        }
+    })
+}
+
+fn open_path(path: &Path, image_extensions: &[&str]) -> Result<Arc<dyn Source>> {
+    let metadata = std::fs::metadata(path).map_err(|source| Error::Io {
+        what: "cannot open",
+        path: path.to_owned(),
+        source,
+    })?;
+    if metadata.is_dir() {
+        // Images directly in the folder make it a flat one, as nobody keeps them beside classes.
+        return Ok(if walk::has_subfolders(path)? && !walk::has_images(path, image_extensions)? {
+            Arc::new(Folder::with_classes(path, image_extensions)?)
+        } else {
+            Arc::new(Folder::flat(path, image_extensions)?)
+        });
+    }
+    if manifest::format_of(path).is_some() {
+        return Ok(Arc::new(Manifest::open(path, &Columns::default(), None)?));
+    }
+    Err(Error::Source {
+        what: path.display().to_string(),
+        problem: "is not a data set that feedline knows: expected a folder of images, or a .csv, .tsv or .jsonl manifest".to_owned(),
+    })
+}

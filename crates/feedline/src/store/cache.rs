@@ -1,0 +1,87 @@
+//! Samples kept in memory: one copy for the whole process, within a limit.
+//!
+//! What came first stays. In a shuffled order every part of the set is as good as any other to
+//! keep, so evicting would only cost.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of one sample, with the image's size when they are pixels.
+pub struct Cached {
+    /// Encoded bytes, or interleaved pixels.
+    pub bytes: Box<[u8]>,
+    /// Height, width and channels of pixels; zeros for encoded bytes.
+    pub shape: [u32; 3],
+}
+
+/// A place for each sample of a source.
+pub struct Cache {
+    places: Vec<OnceLock<Cached>>,
+    limit: u64,
+    used: AtomicU64,
+}
+
+impl Cache {
+    /// Room for `samples` samples that take at most `limit` bytes together.
+    #[must_use]
+    pub fn new(samples: u64, limit: u64) -> Self {
+        let mut places = Vec::new();
+        places.resize_with(samples as usize, OnceLock::new);
+        Cache { places, limit, used: AtomicU64::new(0) }
+    }
+
+    /// The sample, if it is kept.
+    #[must_use]
+    pub fn get(&self, index: u64) -> Option<&Cached> {
+        self.places.get(index as usize)?.get()
+    }
+
+    /// Keeps a copy if there is room; false if there is none.
+    pub fn put(&self, index: u64, bytes: &[u8], shape: [u32; 3]) -> bool {
+        let Some(place) = self.places.get(index as usize) else { return false };
+        if place.get().is_some() {
+            return true;
+        }
+        let size = bytes.len() as u64;
+        // The room is taken before the copy is made, so that the limit holds at every moment.
+        let taken = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+            used.checked_add(size).filter(|sum| *sum <= self.limit)
+        });
+        if taken.is_err() {
+            return false;
+        }
+        if place.set(Cached { bytes: bytes.into(), shape }).is_err() {
+            // Another worker was first with the same sample.
+            self.used.fetch_sub(size, Ordering::AcqRel);
+        }
+        true
+    }
+
+    /// Bytes kept.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Acquire)
+    }
+
+    /// Bytes allowed.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_holds_and_the_first_stays() {
+        let cache = Cache::new(3, 10);
+        assert!(cache.put(0, b"123456", [0; 3]));
+        assert!(!cache.put(1, b"12345", [0; 3]));
+        assert!(cache.put(1, b"1234", [0; 3]));
+        assert!(cache.put(0, b"other", [0; 3]));
+        assert_eq!((&*cache.get(0).unwrap().bytes, cache.used()), (&b"123456"[..], 10));
+        assert!(cache.get(2).is_none() && cache.get(99).is_none() && !cache.put(99, b"", [0; 3]));
+    }
+}

@@ -1,0 +1,609 @@
+//! Arrays to arrays: one file per op, named and parametrised as in torchvision v2.
+//!
+//! A [`Chain`] is checked once and then run for every sample. Crops and flips only change the
+//! image's view; pointwise ops (`ToDtype`, `Normalize`) are gathered and done in the one pass that
+//! writes the batch, unless an op that makes new pixels comes after them.
+
+mod center_crop;
+mod normalize;
+mod pad;
+mod parameters;
+mod random_crop;
+mod random_flip;
+mod random_resized_crop;
+mod resample;
+mod resize;
+mod to_dtype;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Fault, SpecError};
+use crate::image::{Image, Layout, PixelType, Pointwise, View, convert};
+use crate::random::Draws;
+use crate::sample::DType;
+use crate::spec::{OpSpec, Table};
+
+/// The size of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageShape {
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+    /// Channels of a pixel.
+    pub channels: usize,
+}
+
+impl ImageShape {
+    fn of(view: View) -> Self {
+        ImageShape { height: view.height, width: view.width, channels: view.channels }
+    }
+
+    /// Elements of the image.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.height * self.width * self.channels
+    }
+
+    fn sized(self, (height, width): (usize, usize)) -> Self {
+        ImageShape { height, width, ..self }
+    }
+}
+
+/// What a chain writes for a sample.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// In the layout's order: channels first for `Chw` and `ChannelsLast`, last for `Hwc`.
+    pub shape: Vec<usize>,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// How they lie in memory.
+    pub layout: Layout,
+}
+
+impl Output {
+    /// Bytes of one sample.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.size()
+    }
+}
+
+/// One op. It states its output's size before it runs.
+trait Transform: Send + Sync + std::fmt::Debug {
+    /// Its name in torchvision.
+    fn name(&self) -> &'static str;
+
+    /// All its parameters, defaults filled in, each in one spelling.
+    fn parameters(&self) -> Map<String, Value>;
+
+    /// True when it draws random numbers.
+    fn is_random(&self) -> bool {
+        false
+    }
+
+    /// The size of the result for an image of a given size.
+    fn shape(&self, input: ImageShape) -> Result<ImageShape, Fault> {
+        Ok(input)
+    }
+
+    /// The size of the result where it is the same for every image.
+    fn fixed_size(&self) -> Option<(usize, usize)> {
+        None
+    }
+
+    /// True when it may write new pixels, which pointwise ops before it must not wait for.
+    fn makes_pixels(&self, _input: ImageShape) -> bool {
+        false
+    }
+
+    /// Bytes that it takes at most for an image of a given size.
+    fn scratch(&self, _input: ImageShape, _pixel: PixelType) -> usize {
+        0
+    }
+
+    /// What a pointwise op does to an element of type `dtype`; `None` for other ops.
+    fn map(&self, _dtype: DType, _channels: usize) -> Option<Result<Linear, SpecError>> {
+        None
+    }
+
+    /// Does it, for ops that are not pointwise.
+    fn apply(&self, _image: &mut Image<'_>, _draws: &mut Draws) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+/// `x * scale[c] + bias[c]`, to be rounded to `dtype`; in double precision while it is composed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Linear {
+    scale: [f64; 4],
+    bias: [f64; 4],
+    dtype: DType,
+}
+
+impl Linear {
+    fn cast(dtype: DType) -> Self {
+        Linear { scale: [1.0; 4], bias: [0.0; 4], dtype }
+    }
+
+    fn is_cast(&self) -> bool {
+        self.scale == [1.0; 4] && self.bias == [0.0; 4]
+    }
+
+    fn then(&self, next: &Linear) -> Linear {
+        let mut both = *next;
+        for c in 0..4 {
+            both.scale[c] = self.scale[c] * next.scale[c];
+            both.bias[c] = self.bias[c] * next.scale[c] + next.bias[c];
+        }
+        both
+    }
+
+    fn pointwise(&self, dtype: DType) -> Pointwise {
+        Pointwise { scale: self.scale.map(|x| x as f32), bias: self.bias.map(|x| x as f32), dtype }
+    }
+}
+
+/// The type that elements have between ops.
+fn held(dtype: DType) -> PixelType {
+    if dtype == DType::U8 { PixelType::U8 } else { PixelType::F32 }
+}
+
+fn element(pixel: PixelType) -> DType {
+    match pixel {
+        PixelType::U8 => DType::U8,
+        PixelType::F32 => DType::F32,
+    }
+}
+
+type Reader = fn(&mut Table) -> Result<Box<dyn Transform>, SpecError>;
+
+/// Every op by its name.
+const OPS: &[(&str, Reader)] = &[
+    ("Resize", resize::Resize::read),
+    ("CenterCrop", center_crop::CenterCrop::read),
+    ("RandomCrop", random_crop::RandomCrop::read),
+    ("RandomResizedCrop", random_resized_crop::RandomResizedCrop::read),
+    ("RandomHorizontalFlip", random_flip::RandomFlip::read_horizontal),
+    ("RandomVerticalFlip", random_flip::RandomFlip::read_vertical),
+    ("Normalize", normalize::Normalize::read),
+    ("ToDtype", to_dtype::ToDtype::read),
+];
+
+/// Ops, one after the other, and the layout of what they write.
+#[derive(Debug)]
+pub struct Chain {
+    ops: Vec<Box<dyn Transform>>,
+    layout: Layout,
+}
+
+impl Chain {
+    /// Checks the ops' names and parameters. Mistakes are named as `transforms[1].size`.
+    ///
+    /// What depends on the images, [`Chain::check`] tells.
+    pub fn build(ops: &[OpSpec], layout: Layout) -> Result<Chain, SpecError> {
+        let mut built = Vec::with_capacity(ops.len());
+        for (i, spec) in ops.iter().enumerate() {
+            let path = format!("transforms[{i}]");
+            let Some((_, read)) = OPS.iter().find(|(name, _)| *name == spec.op) else {
+                let names: Vec<&str> = OPS.iter().map(|(name, _)| *name).collect();
+                let mut error = SpecError::new(format!("{path}.op"), "unknown op")
+                    .value(format!("{:?}", spec.op))
+                    .allowed(names.join(", "));
+                error.nearest = crate::spec::read::nearest(&spec.op, &names).map(str::to_owned);
+                return Err(error);
+            };
+            let mut table = Table::new(path, Value::Object(spec.params.clone()))?;
+            built.push(read(&mut table)?);
+            table.finish()?;
+        }
+        let chain = Chain { ops: built, layout };
+        // Mistakes that are mistakes for every input: normalising after a cast to integers.
+        chain.check_types(None, DType::F32).map(|_| chain)
+    }
+
+    /// Checks the chain against what it will get: `Normalize` needs floats, and as many means as
+    /// there are channels.
+    pub fn check(&self, channels: usize, input_type: PixelType) -> Result<(), SpecError> {
+        self.check_types(Some(channels), element(input_type)).map(|_| ())
+    }
+
+    fn check_types(&self, channels: Option<usize>, mut dtype: DType) -> Result<DType, SpecError> {
+        for (i, op) in self.ops.iter().enumerate() {
+            // Without a count, any that the op accepts will do: 0 stands for it.
+            if let Some(map) = op.map(dtype, channels.unwrap_or(0)) {
+                dtype = map.map_err(|error| error.within(&format!("transforms[{i}]")))?.dtype;
+            }
+        }
+        Ok(dtype)
+    }
+
+    /// Every op with all its parameters in one spelling, so that equal chains compare equal.
+    #[must_use]
+    pub fn canonical(&self) -> Vec<OpSpec> {
+        self.ops
+            .iter()
+            .map(|op| OpSpec { op: op.name().to_owned(), params: op.parameters() })
+            .collect()
+    }
+
+    /// How many ops there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// True when only the layout may change.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// True when the result depends on the epoch and the position.
+    #[must_use]
+    pub fn is_random(&self) -> bool {
+        self.ops.iter().any(|op| op.is_random())
+    }
+
+    /// The layout of what is written.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    fn written(&self, shape: ImageShape, dtype: DType) -> Output {
+        let ImageShape { height, width, channels } = shape;
+        let shape = match self.layout {
+            Layout::Chw | Layout::ChannelsLast => vec![channels, height, width],
+            Layout::Hwc => vec![height, width, channels],
+        };
+        Output { shape, dtype, layout: self.layout }
+    }
+
+    /// What is written for an image of a given size.
+    pub fn output(&self, input: ImageShape, input_type: PixelType) -> Result<Output, Fault> {
+        let dtype = self.check_types(Some(input.channels), element(input_type)).map_err(unfit)?;
+        let shape = self.ops.iter().try_fold(input, |shape, op| op.shape(shape))?;
+        Ok(self.written(shape, dtype))
+    }
+
+    /// What is written for any image, when that does not depend on the image's size.
+    #[must_use]
+    pub fn fixed_output(&self, channels: usize, input_type: PixelType) -> Option<Output> {
+        let dtype = self.check_types(Some(channels), element(input_type)).ok()?;
+        let mut known: Option<ImageShape> = None;
+        for op in &self.ops {
+            known = match (op.fixed_size(), known) {
+                (Some((height, width)), _) => Some(ImageShape { height, width, channels }),
+                (None, Some(shape)) => Some(op.shape(shape).ok()?),
+                (None, None) => None,
+            };
+        }
+        known.map(|shape| self.written(shape, dtype))
+    }
+
+    /// Bytes that the chain's own buffers take at most for an image of a given size, beyond the
+    /// pixels that it starts from.
+    #[must_use]
+    pub fn scratch(&self, input: ImageShape, input_type: PixelType) -> usize {
+        let mut shape = input;
+        let mut dtype = element(input_type);
+        let mut pending = false;
+        let mut bytes = 0usize;
+        for op in &self.ops {
+            if let Some(map) = op.map(dtype, shape.channels) {
+                let Ok(map) = map else { return bytes };
+                if pending && dtype == DType::U8 {
+                    bytes = bytes.saturating_add(shape.elements());
+                }
+                dtype = map.dtype;
+                pending = true;
+                continue;
+            }
+            if op.makes_pixels(shape) {
+                if pending {
+                    bytes =
+                        bytes.saturating_add(shape.elements().saturating_mul(held(dtype).size()));
+                    pending = false;
+                }
+                bytes = bytes.saturating_add(op.scratch(shape, held(dtype)));
+            }
+            match op.shape(shape) {
+                Ok(next) => shape = next,
+                // The sample will fail before it takes more.
+                Err(_) => return bytes,
+            }
+        }
+        bytes
+    }
+
+    /// Runs the ops on `image` and writes the result to `out`, which has exactly its size.
+    ///
+    /// Op number i draws from (`epoch_key`, `position`, i) alone.
+    pub fn run(
+        &self,
+        image: &mut Image<'_>,
+        epoch_key: u64,
+        position: u64,
+        out: &mut [u8],
+    ) -> Result<(), Fault> {
+        let mut pending = Linear::cast(element(image.pixel_type()));
+        for (i, op) in self.ops.iter().enumerate() {
+            if let Some(map) = op.map(pending.dtype, image.view().channels) {
+                let map = map.map_err(|error| unfit(error.within(&format!("transforms[{i}]"))))?;
+                // Integers are cut off, so what follows cannot be folded into what came before.
+                if pending.dtype == DType::U8 && image.pixel_type() != PixelType::U8 {
+                    materialise(image, &mut pending)?;
+                }
+                pending = pending.then(&map);
+                continue;
+            }
+            if op.makes_pixels(ImageShape::of(image.view())) {
+                materialise(image, &mut pending)?;
+            }
+            op.apply(image, &mut Draws::with_key(epoch_key, position, i as u32))?;
+        }
+        convert(image.pixels(), image.view(), &pending.pointwise(pending.dtype), self.layout, out)
+    }
+}
+
+fn unfit(error: SpecError) -> Fault {
+    Fault::Shape(error.to_string())
+}
+
+/// Does what pointwise ops have gathered, so that the next op sees it.
+fn materialise(image: &mut Image<'_>, pending: &mut Linear) -> Result<(), Fault> {
+    let pixel = held(pending.dtype);
+    if pending.is_cast() && pixel == image.pixel_type() {
+        return Ok(());
+    }
+    let view = image.view();
+    let planar = view.channel != 1 && view.channels > 1;
+    let (new, layout) = if planar {
+        (View::planar(view.height, view.width, view.channels), Layout::Chw)
+    } else {
+        (View::interleaved(view.height, view.width, view.channels), Layout::Hwc)
+    };
+    let map = pending.pointwise(element(pixel));
+    image.replace(new, pixel, |pixels, view, out, _| convert(pixels, view, &map, layout, out))?;
+    *pending = Linear::cast(pending.dtype);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{Pixels, Scratch};
+    use serde_json::json;
+
+    fn ops(list: Value) -> Vec<OpSpec> {
+        let Value::Array(list) = list else { panic!("a list of ops") };
+        list.into_iter()
+            .map(|op| {
+                let Value::Object(mut params) = op else { panic!("an op") };
+                let op = params.shift_remove("op").unwrap().as_str().unwrap().to_owned();
+                OpSpec { op, params }
+            })
+            .collect()
+    }
+
+    fn chain(list: Value) -> Chain {
+        Chain::build(&ops(list), Layout::Chw).unwrap()
+    }
+
+    fn run(chain: &Chain, pixels: Pixels<'_>, view: View) -> Vec<u8> {
+        let mut scratch = Scratch::default();
+        let mut image = Image::borrowed(&mut scratch, pixels, view).unwrap();
+        let output = chain.output(ImageShape::of(view), image.pixel_type()).unwrap();
+        let mut out = vec![0; output.bytes()];
+        chain.run(&mut image, 7, 3, &mut out).unwrap();
+        let bound = chain.scratch(
+            ImageShape::of(view),
+            match pixels {
+                Pixels::U8(_) => PixelType::U8,
+                Pixels::F32(_) => PixelType::F32,
+            },
+        );
+        drop(image);
+        // Slabs are whole pages.
+        assert!(scratch.held() <= bound + 2 * 4096, "{} held, {bound} announced", scratch.held());
+        out
+    }
+
+    fn floats(bytes: &[u8]) -> Vec<f32> {
+        bytemuck::pod_collect_to_vec(bytes)
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let build = |list| Chain::build(&ops(list), Layout::Chw).unwrap_err().to_string();
+        let error = build(json!([{"op": "ToDtype"}, {"op": "centercrop", "size": 3}]));
+        assert!(error.starts_with("transforms[1].op = \"centercrop\": unknown op"), "{error}");
+        assert!(error.ends_with("did you mean CenterCrop?"), "{error}");
+        let error = build(json!([{"op": "Resize", "size": "big"}]));
+        assert!(error.starts_with("transforms[0].size = \"big\""), "{error}");
+        let error = build(json!([{"op": "Resize", "size": 3, "interpolate": "nearest"}]));
+        assert!(error.contains("did you mean interpolation?"), "{error}");
+        let error = build(json!([{"op": "CenterCrop"}]));
+        assert!(error.starts_with("transforms[0].size: is missing"), "{error}");
+        for wrong in [
+            json!({"op": "RandomCrop", "size": 0}),
+            json!({"op": "RandomCrop", "size": [1, 2, 3]}),
+            json!({"op": "RandomCrop", "size": 4, "padding": [1, 2, 3]}),
+            json!({"op": "RandomHorizontalFlip", "p": 1.5}),
+            json!({"op": "RandomResizedCrop", "size": 4, "scale": [0.5]}),
+            json!({"op": "RandomResizedCrop", "size": 4, "ratio": [2.0, 1.0]}),
+            json!({"op": "Resize", "size": 4, "max_size": 4}),
+            json!({"op": "Resize", "size": 4, "interpolation": "lanczos", "antialias": false}),
+            json!({"op": "Normalize", "mean": [0.0], "std": [0.0]}),
+            json!({"op": "Normalize", "mean": [0.0, 1.0, 2.0], "std": [1.0, 1.0]}),
+            json!({"op": "ToDtype", "dtype": "int64"}),
+        ] {
+            assert!(Chain::build(&ops(json!([wrong])), Layout::Chw).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn normalising_integers_is_refused_with_advice() {
+        let normalize = json!({"op": "Normalize", "mean": [0.5], "std": [0.5]});
+        let chain = chain(json!([normalize]));
+        assert!(chain.check(3, PixelType::F32).is_ok());
+        let error = chain.check(3, PixelType::U8).unwrap_err().to_string();
+        assert!(
+            error.starts_with("transforms[0]")
+                && error.contains("ToDtype(\"float32\", scale=True)"),
+            "{error}"
+        );
+        let later = json!([{"op": "ToDtype", "dtype": "uint8"}, normalize]);
+        assert!(Chain::build(&ops(later), Layout::Chw).is_err());
+    }
+
+    #[test]
+    fn two_spellings_of_a_chain_are_equal() {
+        let short = chain(json!([
+            {"op": "CenterCrop", "size": 224},
+            {"op": "RandomCrop", "size": [8], "padding": 2},
+            {"op": "Resize", "size": 5},
+            {"op": "ToDtype"},
+            {"op": "Normalize", "mean": 1, "std": 2},
+        ]));
+        let long = chain(json!([
+            {"op": "CenterCrop", "size": [224, 224]},
+            {"op": "RandomCrop", "size": [8, 8], "padding": [2, 2, 2, 2], "fill": 0.0, "padding_mode": "constant"},
+            {"op": "Resize", "size": [5], "antialias": true, "interpolation": "bilinear", "max_size": null},
+            {"op": "ToDtype", "dtype": "float32", "scale": false},
+            {"op": "Normalize", "mean": [1.0], "std": [2.0]},
+        ]));
+        assert_eq!(short.canonical(), long.canonical());
+        let again = Chain::build(&short.canonical(), Layout::Chw).unwrap();
+        assert_eq!(again.canonical(), short.canonical());
+    }
+
+    #[test]
+    fn the_size_is_known_before_running() {
+        let shape = ImageShape { height: 375, width: 500, channels: 3 };
+        let fixed = chain(
+            json!([{"op": "Resize", "size": 256}, {"op": "CenterCrop", "size": [224, 200]}, {"op": "ToDtype"}]),
+        );
+        let output = fixed.fixed_output(3, PixelType::U8).unwrap();
+        assert_eq!((output.shape.clone(), output.dtype), (vec![3, 224, 200], DType::F32));
+        assert_eq!(fixed.output(shape, PixelType::U8).unwrap(), output);
+        let open = chain(json!([{"op": "Resize", "size": 256}]));
+        assert_eq!(open.fixed_output(3, PixelType::U8), None);
+        assert_eq!(open.output(shape, PixelType::U8).unwrap().shape, [3, 256, 341]);
+        let small = chain(json!([{"op": "RandomCrop", "size": 400}]));
+        assert!(matches!(small.output(shape, PixelType::U8), Err(Fault::Shape(_))));
+    }
+
+    #[test]
+    fn fused_equals_stepwise() {
+        let elements: Vec<u8> = (0..5 * 7 * 3).map(|i| (i * 37 % 256) as u8).collect();
+        let normalize =
+            json!({"op": "Normalize", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]});
+        let fused = chain(json!([{"op": "ToDtype", "dtype": "float32", "scale": true}, normalize]));
+        for view in [View::interleaved(5, 7, 3), View::planar(5, 7, 3)] {
+            let got = floats(&run(&fused, Pixels::U8(&elements), view));
+            let mut wanted = Vec::new();
+            for c in 0..3 {
+                for y in 0..5 {
+                    for x in 0..7 {
+                        let scaled = f32::from(elements[view.at(y, x, c)]) * (1.0 / 255.0);
+                        let (mean, std) =
+                            ([0.485f32, 0.456, 0.406][c], [0.229f32, 0.224, 0.225][c]);
+                        wanted.push((scaled - mean) / std);
+                    }
+                }
+            }
+            assert!(
+                got.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6),
+                "{got:?} {wanted:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn pointwise_then_geometric_then_pointwise() {
+        let elements = [10u8, 20, 30, 40];
+        // Padding after scaling must be 0, not a scaled 0.
+        let list = json!([
+            {"op": "ToDtype", "dtype": "float32"},
+            {"op": "Normalize", "mean": [10.0], "std": [10.0]},
+            {"op": "CenterCrop", "size": 4},
+            {"op": "Normalize", "mean": [-1.0], "std": [1.0]},
+        ]);
+        let got = floats(&run(&chain(list), Pixels::U8(&elements), View::interleaved(2, 2, 1)));
+        assert_eq!(got, [1., 1., 1., 1., 1., 1., 2., 1., 1., 3., 4., 1., 1., 1., 1., 1.]);
+        // Cut to integers in between: 0.9 becomes 0.
+        let list =
+            json!([{"op": "ToDtype", "dtype": "uint8"}, {"op": "ToDtype", "dtype": "float32"}]);
+        assert_eq!(
+            floats(&run(&chain(list), Pixels::F32(&[0.9, 1.9]), View::interleaved(1, 2, 1))),
+            [0.0, 1.0]
+        );
+    }
+
+    #[test]
+    fn a_flip_after_scaling_moves_no_pixel() {
+        let list = json!([{"op": "ToDtype"}, {"op": "RandomHorizontalFlip", "p": 1.0}, {"op": "RandomVerticalFlip", "p": 1.0}]);
+        let chain = chain(list);
+        assert_eq!(
+            chain.scratch(ImageShape { height: 2, width: 2, channels: 1 }, PixelType::U8),
+            0
+        );
+        assert_eq!(
+            floats(&run(&chain, Pixels::U8(&[1, 2, 3, 4]), View::planar(2, 2, 1))),
+            [4., 3., 2., 1.]
+        );
+    }
+
+    #[test]
+    fn a_resize_of_any_view_is_the_resize_of_its_copy() {
+        let (height, width) = (23, 31);
+        for channels in [1, 3, 4] {
+            let elements: Vec<u8> =
+                (0..height * width * channels).map(|i| (i * i % 251) as u8).collect();
+            for turn in 0..16 {
+                let mut view = match turn & 1 {
+                    0 => View::interleaved(height, width, channels),
+                    _ => View::planar(height, width, channels),
+                };
+                view.crop(2, 3, 17, 21);
+                if turn & 2 != 0 {
+                    view.flip_horizontal()
+                }
+                if turn & 4 != 0 {
+                    view.flip_vertical()
+                }
+                if turn & 8 != 0 {
+                    view.transpose()
+                }
+                let mut copy = vec![0; view.elements()];
+                convert(
+                    Pixels::U8(&elements),
+                    view,
+                    &Pointwise::cast(DType::U8),
+                    Layout::Hwc,
+                    &mut copy,
+                )
+                .unwrap();
+                let plain = View::interleaved(view.height, view.width, channels);
+                for interpolation in ["nearest", "bilinear", "bicubic"] {
+                    for first in
+                        [json!({"op": "RandomVerticalFlip", "p": 0}), json!({"op": "ToDtype"})]
+                    {
+                        let chain = chain(
+                            json!([first, {"op": "Resize", "size": [9, 40], "interpolation": interpolation}, {"op": "ToDtype"}]),
+                        );
+                        let a = floats(&run(&chain, Pixels::U8(&elements), view));
+                        let b = floats(&run(&chain, Pixels::U8(&copy), plain));
+                        // A mirrored pass rounds its coefficients the other way round.
+                        assert!(
+                            a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1.0),
+                            "{channels} {turn} {interpolation}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

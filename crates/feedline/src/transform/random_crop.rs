@@ -1,0 +1,126 @@
+//! `RandomCrop`: a part of the image, padded first where asked.
+
+use serde_json::{Map, Value, json};
+
+use super::pad::{self, Beyond};
+use super::{ImageShape, Transform, parameters};
+use crate::error::{Fault, SpecError};
+use crate::image::{Image, PixelType};
+use crate::random::Draws;
+use crate::spec::Table;
+
+#[derive(Debug)]
+pub(super) struct RandomCrop {
+    height: usize,
+    width: usize,
+    /// Left, top, right, bottom.
+    padding: Option<[usize; 4]>,
+    pad_if_needed: bool,
+    fill: Vec<f64>,
+    beyond: Beyond,
+}
+
+/// Padding beyond this is a mistake.
+const MOST_PADDING: u64 = 1 << 16;
+
+impl RandomCrop {
+    pub(super) fn read(table: &mut Table) -> Result<Box<dyn Transform>, SpecError> {
+        let (height, width) = parameters::size(table)?;
+        let padding = match table.wholes("padding")? {
+            None => None,
+            Some(given) => {
+                let side = |i: usize| given[i] as usize;
+                let padding = match given.len() {
+                    _ if given.iter().any(|side| *side > MOST_PADDING) => None,
+                    1 => Some([side(0); 4]),
+                    2 => Some([side(0), side(1), side(0), side(1)]),
+                    4 => Some([side(0), side(1), side(2), side(3)]),
+                    _ => None,
+                };
+                Some(padding.ok_or_else(|| {
+                    table.error("padding", "is not allowed").value(json!(given)).allowed(format!(
+                        "a whole number, [left and right, top and bottom] or [left, top, right, bottom], up to {MOST_PADDING}"
+                    ))
+                })?)
+            }
+        };
+        let pad_if_needed = table.boolean("pad_if_needed")?.unwrap_or(false);
+        let fill = table.numbers("fill")?.unwrap_or_else(|| vec![0.0]);
+        if fill.is_empty() || fill.len() > 4 {
+            return Err(table
+                .error("fill", "is not allowed")
+                .value(json!(fill))
+                .allowed("a number, or one per channel"));
+        }
+        let beyond = table.choice("padding_mode", Beyond::NAMES)?.unwrap_or_default();
+        Ok(Box::new(RandomCrop { height, width, padding, pad_if_needed, fill, beyond }))
+    }
+
+    /// Left and top padding, and the padded height and width.
+    fn padded(&self, input: ImageShape) -> Result<([usize; 2], [usize; 2]), Fault> {
+        let [left, top, right, bottom] = self.padding.unwrap_or_default();
+        let mut before = [left, top];
+        let mut padded = [input.height + top + bottom, input.width + left + right];
+        if self.pad_if_needed {
+            // On both sides, each time the whole difference, as torchvision does.
+            let missing =
+                [self.height.saturating_sub(padded[0]), self.width.saturating_sub(padded[1])];
+            before = [before[0] + missing[1], before[1] + missing[0]];
+            padded = [padded[0] + 2 * missing[0], padded[1] + 2 * missing[1]];
+        }
+        if padded[0] < self.height || padded[1] < self.width {
+            return Err(Fault::Shape(format!(
+                "RandomCrop of {} x {} (height x width) is larger than the {}image of {} x {}",
+                self.height,
+                self.width,
+                if self.padding.is_some() { "padded " } else { "" },
+                padded[0],
+                padded[1]
+            )));
+        }
+        Ok((before, padded))
+    }
+}
+
+impl Transform for RandomCrop {
+    fn name(&self) -> &'static str {
+        "RandomCrop"
+    }
+
+    fn parameters(&self) -> Map<String, Value> {
+        Map::from_iter([
+            ("size".to_owned(), json!([self.height, self.width])),
+            ("padding".to_owned(), json!(self.padding)),
+            ("pad_if_needed".to_owned(), json!(self.pad_if_needed)),
+            ("fill".to_owned(), json!(self.fill)),
+            ("padding_mode".to_owned(), json!(self.beyond.name())),
+        ])
+    }
+
+    fn is_random(&self) -> bool {
+        true
+    }
+
+    fn shape(&self, input: ImageShape) -> Result<ImageShape, Fault> {
+        self.padded(input).map(|_| input.sized((self.height, self.width)))
+    }
+
+    fn fixed_size(&self) -> Option<(usize, usize)> {
+        Some((self.height, self.width))
+    }
+
+    fn makes_pixels(&self, input: ImageShape) -> bool {
+        self.padded(input).is_ok_and(|(_, padded)| padded != [input.height, input.width])
+    }
+
+    fn scratch(&self, input: ImageShape, pixel: PixelType) -> usize {
+        input.sized((self.height, self.width)).elements().saturating_mul(pixel.size())
+    }
+
+    fn apply(&self, image: &mut Image<'_>, draws: &mut Draws) -> Result<(), Fault> {
+        let ([left, top], [height, width]) = self.padded(ImageShape::of(image.view()))?;
+        let y = draws.below((height - self.height) as u64 + 1) as isize - top as isize;
+        let x = draws.below((width - self.width) as u64 + 1) as isize - left as isize;
+        pad::window(image, (y, x), (self.height, self.width), self.beyond, &self.fill)
+    }
+}

@@ -1,0 +1,306 @@
+//! New pixels at another size, through any view, without copying the old ones first.
+
+#![allow(unsafe_code)]
+
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels as fir;
+use fast_image_resize::{FilterType, ImageView, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
+
+use super::ImageShape;
+use crate::error::Fault;
+use crate::image::{Image, PixelType, Pixels, Pointwise, View, convert};
+
+/// How pixels between pixels are made up; names as in torchvision.
+///
+/// Both nearest modes take the pixel whose centre is nearest, as Pillow does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Interpolation {
+    Nearest,
+    NearestExact,
+    #[default]
+    Bilinear,
+    Bicubic,
+    Lanczos,
+    Box,
+    Hamming,
+}
+
+impl Interpolation {
+    pub(super) const NAMES: &[(&str, Interpolation)] = &[
+        ("nearest", Interpolation::Nearest),
+        ("nearest-exact", Interpolation::NearestExact),
+        ("bilinear", Interpolation::Bilinear),
+        ("bicubic", Interpolation::Bicubic),
+        ("lanczos", Interpolation::Lanczos),
+        ("box", Interpolation::Box),
+        ("hamming", Interpolation::Hamming),
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        Interpolation::NAMES.iter().find(|(_, value)| *value == self).map_or("", |(name, _)| name)
+    }
+
+    pub(super) fn needs_antialias(self) -> bool {
+        matches!(self, Interpolation::Lanczos | Interpolation::Box | Interpolation::Hamming)
+    }
+
+    /// True when the filter has negative lobes, so that a pass may leave the range of its input.
+    fn overshoots(self) -> bool {
+        matches!(self, Interpolation::Bicubic | Interpolation::Lanczos)
+    }
+
+    /// The filter and the pixels that it reaches to each side; `None` for nearest.
+    fn filter(self) -> Option<(FilterType, usize)> {
+        match self {
+            Interpolation::Nearest | Interpolation::NearestExact => None,
+            Interpolation::Bilinear => Some((FilterType::Bilinear, 1)),
+            Interpolation::Bicubic => Some((FilterType::CatmullRom, 2)),
+            Interpolation::Lanczos => Some((FilterType::Lanczos3, 3)),
+            Interpolation::Box => Some((FilterType::Box, 1)),
+            Interpolation::Hamming => Some((FilterType::Hamming, 1)),
+        }
+    }
+}
+
+/// Rows of pixels that lie `stride` apart, which may be negative.
+struct Rows<'a, P> {
+    pixels: &'a [P],
+    start: usize,
+    stride: isize,
+    height: usize,
+    width: usize,
+}
+
+// SAFETY: every row is a slice of exactly `width` pixels.
+unsafe impl<P: PixelTrait> ImageView for Rows<'_, P> {
+    type Pixel = P;
+
+    fn width(&self) -> u32 {
+        self.width as u32
+    }
+
+    fn height(&self) -> u32 {
+        self.height as u32
+    }
+
+    fn iter_rows(&self, start_row: u32) -> impl Iterator<Item = &[P]> {
+        (start_row as usize..self.height).map(|y| {
+            let start = (self.start as isize + y as isize * self.stride) as usize;
+            &self.pixels[start..start + self.width]
+        })
+    }
+}
+
+/// A view with its turns taken off, so that its rows run forwards through memory.
+struct Untwisted {
+    view: View,
+    transposed: bool,
+    horizontal: bool,
+    vertical: bool,
+}
+
+impl Untwisted {
+    fn of(mut view: View) -> Self {
+        let transposed = view.column.abs() > view.row.abs();
+        if transposed {
+            view.transpose();
+        }
+        let horizontal = view.column < 0;
+        if horizontal {
+            view.flip_horizontal();
+        }
+        let vertical = view.row < 0;
+        if vertical {
+            view.flip_vertical();
+        }
+        Untwisted { view, transposed, horizontal, vertical }
+    }
+
+    /// Turns a view of the result as the original was turned.
+    fn twist(&self, view: &mut View) {
+        if self.horizontal {
+            view.flip_horizontal();
+        }
+        if self.vertical {
+            view.flip_vertical();
+        }
+        if self.transposed {
+            view.transpose();
+        }
+    }
+}
+
+/// Makes `image` `height` x `width` pixels large.
+pub(super) fn resample(
+    image: &mut Image<'_>,
+    (height, width): (usize, usize),
+    interpolation: Interpolation,
+    antialias: bool,
+) -> Result<(), Fault> {
+    let view = image.view();
+    if (view.height, view.width) == (height, width) {
+        return Ok(());
+    }
+    if view.elements() == 0 {
+        return Err(Fault::Shape(format!(
+            "an image of {} x {} pixels cannot be resized",
+            view.width, view.height
+        )));
+    }
+    let Some((filter, _)) = interpolation.filter() else {
+        return nearest(image, height, width);
+    };
+    let untwisted = Untwisted::of(view);
+    let straight = untwisted.view;
+    // 8-bit pixels are cut off at 0 and 255 after each pass, which makes the passes' order
+    // visible where a filter overshoots. Pillow takes the rows first; the resizer, alone,
+    // the columns (in memory).
+    let both = view.height != height && view.width != width;
+    if both
+        && image.pixel_type() == PixelType::U8
+        && interpolation.overshoots()
+        && !untwisted.transposed
+    {
+        resample(image, (view.height, width), interpolation, antialias)?;
+        return resample(image, (height, width), interpolation, antialias);
+    }
+    // A filter is symmetric, so that turning the result equals turning what it is made from.
+    let (height, width) = if untwisted.transposed { (width, height) } else { (height, width) };
+    let interleaved = straight.channel == 1 && straight.column == straight.channels as isize;
+    let planar = straight.column == 1;
+    if !interleaved && !planar || interleaved && straight.row % straight.column != 0 {
+        compact(image)?;
+        return resample(
+            image,
+            if untwisted.transposed { (width, height) } else { (height, width) },
+            interpolation,
+            antialias,
+        );
+    }
+    let algorithm =
+        if antialias { ResizeAlg::Convolution(filter) } else { ResizeAlg::Interpolation(filter) };
+    let options = ResizeOptions::new().resize_alg(algorithm).use_alpha(false);
+    let pixel = image.pixel_type();
+    let mut new = if interleaved {
+        View::interleaved(height, width, view.channels)
+    } else {
+        View::planar(height, width, view.channels)
+    };
+    untwisted.twist(&mut new);
+    image.replace(new, pixel, |pixels, _, out, resizer| {
+        let mut pass = Pass { straight, height, width, options: &options, resizer };
+        match (pixels, if interleaved { straight.channels } else { 1 }) {
+            (Pixels::U8(from), 1) => pass.planes::<fir::U8>(from, out),
+            (Pixels::U8(from), 2) => pass.planes::<fir::U8x2>(from, out),
+            (Pixels::U8(from), 3) => pass.planes::<fir::U8x3>(from, out),
+            (Pixels::U8(from), _) => pass.planes::<fir::U8x4>(from, out),
+            (Pixels::F32(from), 1) => pass.planes::<fir::F32>(bytemuck::cast_slice(from), out),
+            (Pixels::F32(from), 2) => pass.planes::<fir::F32x2>(bytemuck::cast_slice(from), out),
+            (Pixels::F32(from), 3) => pass.planes::<fir::F32x3>(bytemuck::cast_slice(from), out),
+            (Pixels::F32(from), _) => pass.planes::<fir::F32x4>(bytemuck::cast_slice(from), out),
+        }
+    })
+}
+
+struct Pass<'a> {
+    straight: View,
+    height: usize,
+    width: usize,
+    options: &'a ResizeOptions,
+    resizer: &'a mut Resizer,
+}
+
+impl Pass<'_> {
+    /// Resizes each plane of pixels of type `P`: one plane if they are interleaved.
+    fn planes<P: PixelTrait>(&mut self, from: &[u8], out: &mut [u8]) -> Result<(), Fault> {
+        let failed =
+            |error: &dyn std::fmt::Display| Fault::Shape(format!("cannot resize: {error}"));
+        let elements = P::count_of_components();
+        let view = self.straight;
+        // Interleaved pixels need not start at a multiple of their size.
+        let lead = view.start % elements * (P::size() / elements);
+        let count = (from.len() - lead) / P::size();
+        let whole =
+            TypedImageRef::<P>::from_buffer(count as u32, 1, &from[lead..lead + count * P::size()])
+                .map_err(|error| failed(&error))?;
+        for (c, out) in out.chunks_exact_mut(self.height * self.width * P::size()).enumerate() {
+            let rows = Rows {
+                pixels: whole.pixels(),
+                start: view.at(0, 0, c) / elements,
+                stride: view.row / elements as isize,
+                height: view.height,
+                width: view.width,
+            };
+            let mut to = TypedImage::<P>::from_buffer(self.width as u32, self.height as u32, out)
+                .map_err(|error| failed(&error))?;
+            self.resizer
+                .resize_typed(&rows, &mut to, self.options)
+                .map_err(|error| failed(&error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies the pixels into plain interleaved order.
+fn compact(image: &mut Image<'_>) -> Result<(), Fault> {
+    let (view, pixel) = (image.view(), image.pixel_type());
+    let new = View::interleaved(view.height, view.width, view.channels);
+    let map = Pointwise::cast(super::element(pixel));
+    image.replace(new, pixel, |pixels, view, out, _| {
+        convert(pixels, view, &map, crate::image::Layout::Hwc, out)
+    })
+}
+
+/// Centres as Pillow computes them, by repeated addition, so that ties fall alike.
+fn centres(from: usize, to: usize) -> impl Iterator<Item = usize> + Clone {
+    let step = from as f64 / to as f64;
+    let mut next = step * 0.5;
+    (0..to).map(move |_| {
+        let at = next as usize;
+        next += step;
+        at.min(from - 1)
+    })
+}
+
+fn nearest(image: &mut Image<'_>, height: usize, width: usize) -> Result<(), Fault> {
+    fn pick<T: Copy>(from: &[T], view: View, (height, width): (usize, usize), out: &mut [T]) {
+        let mut to = out.iter_mut();
+        for y in centres(view.height, height) {
+            for x in centres(view.width, width) {
+                let mut at = view.at(y, x, 0) as isize;
+                for to in to.by_ref().take(view.channels) {
+                    *to = from[at as usize];
+                    at += view.channel;
+                }
+            }
+        }
+    }
+    let new = View::interleaved(height, width, image.view().channels);
+    image.replace(new, image.pixel_type(), |pixels, view, out, _| {
+        match pixels {
+            Pixels::U8(from) => pick(from, view, (height, width), out),
+            Pixels::F32(from) => pick(from, view, (height, width), bytemuck::cast_slice_mut(out)),
+        }
+        Ok(())
+    })
+}
+
+/// Bytes that [`resample`] takes at most: the result, a copy of a view that is neither planar nor
+/// interleaved (never the case for decoded images), the intermediate pass and the coefficients.
+pub(super) fn scratch(
+    input: ImageShape,
+    (height, width): (usize, usize),
+    pixel: PixelType,
+    interpolation: Interpolation,
+) -> usize {
+    let element = input.channels.saturating_mul(pixel.size());
+    let result = height.saturating_mul(width).saturating_mul(element);
+    let Some((_, reach)) = interpolation.filter() else { return result };
+    // Either pass may come first; the buffer doubles when it grows.
+    let between = (height.saturating_mul(input.width)).max(input.height.saturating_mul(width));
+    let taps = 2 * reach * (input.height + input.width) + (2 * reach + 3) * (height + width);
+    result
+        .saturating_add(between.saturating_mul(2 * element))
+        .saturating_add(taps.saturating_mul(16))
+        .saturating_add(4096)
+}
