@@ -1,1 +1,90 @@
-//! The feedline command as a library.
+//! The feedline command as a library, so that the Python package ships the same one.
+//!
+//! [`main_from`] takes the arguments and gives the exit code. Each subcommand is a file in
+//! `command/`: its flags, its work through the `feedline` crate, its output as text and as JSON.
+//! What they share is here beside it: [`output`] (results and exit codes), [`terminal`] (colour,
+//! progress, tables).
+
+mod command;
+mod output;
+mod terminal;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use crate::command::Command;
+use crate::output::{Failure, Output};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedline sample-data photos              make 2,000 photo-like JPEGs to try things with
+  feedline sample-data photos --json       the same, with the result as JSON
+  feedline completions bash > ~/.local/share/bash-completion/completions/feedline
+
+Exit codes:
+  0    success, also when the reader of a pipe closed it early
+  1    the work failed, or bad samples were found
+  2    wrong usage, or a mistake in a pipeline's description
+  130  interrupted (Ctrl-C)
+
+Colour and progress bars appear on terminals only; NO_COLOR=1 turns colour off there too.
+Results go to standard output, progress and errors to standard error. With --json, an error is
+also printed to standard output, as {\"error\": {\"kind\", \"message\", \"exit_code\"}}.";
+
+/// Reads, decodes, augments, batches and prefetches training data.
+#[derive(Debug, Parser)]
+#[command(name = "feedline", version, after_help = EXAMPLES, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+
+    /// Print the result as one JSON object.
+    #[arg(long, global = true)]
+    json: bool,
+
+    /// No progress on standard error.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+}
+
+/// Runs the command with `args`, the first of which is its own name, and returns its exit code.
+///
+/// Nothing is changed for the process: a caller that catches Ctrl-C (as Python does) should
+/// restore the default first, so that it ends the command at once.
+#[must_use]
+pub fn main_from(args: Vec<OsString>) -> i32 {
+    let json_asked = args.iter().skip(1).take_while(|arg| *arg != "--").any(|arg| arg == "--json");
+    let arguments = match Arguments::try_parse_from(args) {
+        Ok(arguments) => arguments,
+        Err(answer) if answer.use_stderr() => {
+            // clap's own rendering is kept: it is coloured and shows the usage.
+            let _ = answer.print();
+            Failure::Usage(first_paragraph(&answer.render().to_string())).report_json(json_asked);
+            return output::WRONG_USAGE;
+        }
+        Err(help) => {
+            // Help and version go to standard output; a closed pipe there is no failure.
+            let _ = help.print();
+            return output::SUCCESS;
+        }
+    };
+    let mut output = Output::new(arguments.json, arguments.quiet);
+    let outcome = arguments.command.run(&mut output).and_then(|outcome| {
+        output.flush()?;
+        Ok(outcome)
+    });
+    match outcome {
+        Ok(outcome) => outcome.exit_code(),
+        Err(failure) => {
+            failure.report(&output);
+            failure.exit_code()
+        }
+    }
+}
+
+/// clap's message without its label and without the usage that follows.
+fn first_paragraph(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    lines.join(" ").trim_start_matches("error: ").to_owned()
+}

@@ -1,2 +1,5 @@
 //! The feedline command.
-fn main() {}
+
+fn main() {
+    std::process::exit(feedline_cli::main_from(std::env::args_os().collect()));
+}

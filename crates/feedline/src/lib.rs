@@ -10,6 +10,7 @@ pub mod image;
 pub mod layout;
 pub mod observe;
 pub mod order;
+pub mod pack;
 pub mod random;
 pub mod sample;
 pub mod source;

@@ -1,4 +1,5 @@
 //! The running engine: its threads, and how they end.
+#![allow(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -114,7 +115,6 @@ impl Engine {
         Ok(done)
     }
 
-    #[allow(unsafe_code)]
     pub(super) fn batch(&self, done: &Done) -> Batch {
         let plan = &self.shared.plan;
         let place = (done.epoch, done.batch);

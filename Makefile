@@ -1,0 +1,86 @@
+# Two commands matter: `make demo` and `make test`. Both work on a machine with Rust, Python 3.10 or
+# newer, make and a C compiler; what else is needed is found or installed by `prepare`.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+ENVIRONMENT := $(PYTHON) requirements/environment.py
+
+BUILD_BIN = $(shell $(ENVIRONMENT) --where build)/bin
+TEST_BIN = $(shell $(ENVIRONMENT) --where test)/bin
+
+# cmake and maturin come from the small environment. The stable ABI is described by a file, because
+# pyo3 is built anew whenever its settings change, and cargo and maturin would find different ones.
+TOOLS = PATH="$(BUILD_BIN):$$PATH" PYO3_CONFIG_FILE="$(CURDIR)/crates/feedline-py/pyo3-config.txt"
+
+# The wheel is installed inside the clone, so that clones which share an environment do not meet.
+SITE := $(CURDIR)/build/site
+INSTALLED = PYTHONPATH="$(SITE)" PATH="$(SITE)/bin:$$PATH"
+
+.PHONY: help demo test lint test-rust test-python wheel bench clean \
+	prepare prepare-test lint-rust lint-python install
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: install ## Make 2,000 sample photos, load them for two epochs, print a table
+	$(INSTALLED) "$(BUILD_BIN)/python" -m feedline sample-data sample-data
+	$(INSTALLED) "$(BUILD_BIN)/python" examples/demo.py sample-data
+
+test: lint test-rust test-python ## Everything that must hold: lint, test-rust, test-python
+
+lint: lint-rust lint-python ## Formats, clippy, ruff, mypy --strict, stubs against the module
+
+test-rust: prepare ## Tests of the three crates
+	$(TOOLS) cargo test --release --workspace
+
+test-python: install prepare-test ## Tests of the Python package, from the built wheel
+	$(INSTALLED) "$(TEST_BIN)/python" -m pytest tests/python
+
+wheel: prepare ## Build the wheel into build/wheel
+	@rm -rf build/wheel
+	$(TOOLS) maturin build --release --out build/wheel
+
+bench: install prepare-test ## Run the benchmarks, also against torch (takes minutes)
+	$(INSTALLED) "$(TEST_BIN)/python" -m feedline sample-data sample-data
+	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/run.py sample-data
+
+clean: ## Remove what was built here; the shared environments in ~/.cache/feedline stay
+	rm -rf build dist sample-data .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	cargo clean
+
+lint-rust: prepare
+	cargo fmt --all --check
+	$(TOOLS) cargo clippy --release --workspace --all-targets -- -D warnings
+
+lint-python: install prepare-test
+	"$(TEST_BIN)/ruff" check .
+	"$(TEST_BIN)/ruff" format --check .
+	"$(TEST_BIN)/mypy" --strict python/feedline
+	PYTHONPATH="$(SITE)" MYPYPATH="$(SITE)" "$(TEST_BIN)/stubtest" feedline._native
+
+install: wheel
+	@rm -rf "$(SITE)"
+	@"$(BUILD_BIN)/python" -m pip --disable-pip-version-check install --quiet --no-deps --no-index \
+		--target "$(SITE)" build/wheel/feedline-*.whl
+
+prepare:
+	@command -v cargo > /dev/null || { echo "Rust is missing: see https://rustup.rs"; exit 1; }
+	@command -v cc > /dev/null || { echo "A C compiler is missing; on Debian or Ubuntu: apt-get install gcc"; exit 1; }
+	@case "$$(uname -m)" in x86_64|amd64|i?86) ;; *) exit 0 ;; esac; \
+	command -v nasm > /dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo "Installing nasm, which assembles libjpeg-turbo's fast paths"; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nasm; } > /dev/null; \
+	else \
+		echo "nasm is missing (it assembles libjpeg-turbo's fast paths). Install it and run make again:"; \
+		echo "  Debian, Ubuntu: sudo apt-get install nasm    Fedora: sudo dnf install nasm    macOS: brew install nasm"; \
+		exit 1; \
+	fi
+	@$(ENVIRONMENT) build > /dev/null
+
+prepare-test:
+	@$(ENVIRONMENT) test > /dev/null

@@ -1,0 +1,150 @@
+//! What a command prints and how it ends: text or JSON on standard output, errors, exit codes.
+
+use std::io::{self, BufWriter, Write};
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::terminal::{Paint, Progress, Table, Terminal, printable};
+
+/// Exit code: all went well.
+pub(crate) const SUCCESS: i32 = 0;
+/// Exit code: the work failed, or bad samples were found.
+pub(crate) const FAILED: i32 = 1;
+/// Exit code: wrong usage, or a mistake in a pipeline's description.
+pub(crate) const WRONG_USAGE: i32 = 2;
+
+/// How a command that ran to its end ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// All went well.
+    Success,
+}
+
+impl Outcome {
+    pub(crate) fn exit_code(self) -> i32 {
+        match self {
+            Outcome::Success => SUCCESS,
+        }
+    }
+}
+
+/// Why a command stopped early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The flags do not make sense.
+    Usage(String),
+    /// The library's reason.
+    Library(feedline::Error),
+    /// Standard output does not take the result.
+    Output(io::Error),
+}
+
+impl From<feedline::Error> for Failure {
+    fn from(error: feedline::Error) -> Self {
+        Failure::Library(error)
+    }
+}
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> i32 {
+        match self {
+            Failure::Usage(_) | Failure::Library(feedline::Error::Spec(_)) => WRONG_USAGE,
+            // `feedline ... | head`: the reader has seen enough.
+            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => SUCCESS,
+            Failure::Library(_) | Failure::Output(_) => FAILED,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        use feedline::Error;
+        match self {
+            Failure::Usage(_) => "usage",
+            Failure::Output(_) => "output",
+            Failure::Library(Error::Spec(_)) => "spec",
+            Failure::Library(Error::Sample(_)) => "sample",
+            Failure::Library(Error::Io { .. }) => "io",
+            Failure::Library(Error::Source { .. }) => "source",
+            Failure::Library(Error::State(_)) => "state",
+            Failure::Library(Error::Memory(_)) => "memory",
+            Failure::Library(Error::Cache(_)) => "cache",
+            Failure::Library(Error::TooManyFailures { .. }) => "too_many_failures",
+            Failure::Library(_) => "other",
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Failure::Usage(message) => message.clone(),
+            Failure::Library(error) => error.to_string(),
+            Failure::Output(error) => format!("cannot write to standard output: {error}"),
+        }
+    }
+
+    /// One message on standard error, and the same as JSON on standard output if that was asked.
+    pub(crate) fn report(&self, output: &Output) {
+        if self.exit_code() == SUCCESS {
+            return;
+        }
+        let label = output.terminal.paint_error(Paint::Bad, "error:");
+        // Nothing is left to tell the user with when standard error is closed.
+        let _ = writeln!(io::stderr(), "{label} {}", printable(&self.message()));
+        self.report_json(output.json && !matches!(self, Failure::Output(_)));
+    }
+
+    /// The JSON part of [`report`](Self::report).
+    pub(crate) fn report_json(&self, asked: bool) {
+        if asked {
+            let (kind, message, exit_code) = (self.kind(), self.message(), self.exit_code());
+            let object =
+                json!({"error": {"kind": kind, "message": message, "exit_code": exit_code}});
+            let _ = writeln!(io::stdout(), "{object}");
+        }
+    }
+}
+
+/// Where a command's result goes.
+pub(crate) struct Output {
+    json: bool,
+    quiet: bool,
+    terminal: Terminal,
+    stdout: BufWriter<io::Stdout>,
+}
+
+impl Output {
+    pub(crate) fn new(json: bool, quiet: bool) -> Self {
+        Output { json, quiet, terminal: Terminal::detect(), stdout: BufWriter::new(io::stdout()) }
+    }
+
+    /// The result is wanted as one JSON object, through [`json`](Self::json), and nothing else.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// The result as JSON.
+    pub(crate) fn json(&mut self, result: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(result).map_err(|error| Failure::Output(error.into()))?;
+        self.line(&text)
+    }
+
+    /// A line of text, or several.
+    pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
+        writeln!(self.stdout, "{text}").map_err(Failure::Output)
+    }
+
+    /// A table that fits the terminal.
+    pub(crate) fn table(&mut self, table: &Table) -> Result<(), Failure> {
+        let text = table.render(&self.terminal);
+        self.line(text.trim_end())
+    }
+
+    /// Progress towards `total` on standard error: a bar on a terminal, else a line now and then.
+    pub(crate) fn progress(&self, total: u64, unit: &'static str) -> Progress {
+        Progress::new(&self.terminal, total, unit, self.quiet)
+    }
+
+    /// Everything printed so far reaches the reader, or the reason why not is known.
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        self.stdout.flush().map_err(Failure::Output)
+    }
+}

@@ -1,0 +1,275 @@
+//! What depends on whether a person is watching: colour, progress, the width of tables.
+
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// What is known about the streams of this process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terminal {
+    colour_out: bool,
+    colour_err: bool,
+    stderr_is_terminal: bool,
+    /// Columns, if standard output is a terminal.
+    width: Option<usize>,
+}
+
+/// What a colour means.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Paint {
+    Heading,
+    Bad,
+}
+
+impl Paint {
+    fn code(self) -> &'static str {
+        match self {
+            Paint::Heading => "\x1b[1m",
+            Paint::Bad => "\x1b[1;31m",
+        }
+    }
+}
+
+impl Terminal {
+    pub(crate) fn detect() -> Self {
+        // https://no-color.org: any value but an empty one.
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+        let (stdout, stderr) = (io::stdout().is_terminal(), io::stderr().is_terminal());
+        let width =
+            terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+        Terminal {
+            colour_out: stdout && !plain,
+            colour_err: stderr && !plain,
+            stderr_is_terminal: stderr,
+            width: width.filter(|_| stdout),
+        }
+    }
+
+    /// `text` for standard error.
+    pub(crate) fn paint_error(&self, paint: Paint, text: &str) -> String {
+        painted(self.colour_err, paint, text)
+    }
+
+    /// `text` for standard output.
+    pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
+        painted(self.colour_out, paint, text)
+    }
+}
+
+fn painted(colour: bool, paint: Paint, text: &str) -> String {
+    if colour { format!("{}{text}\x1b[0m", paint.code()) } else { text.to_owned() }
+}
+
+/// `text` with control characters spelled out, so that a file's name cannot steer the terminal.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let steers = |symbol: char| symbol.is_control() && symbol != '\n';
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let spell = |symbol: char| {
+        if steers(symbol) { symbol.escape_default().to_string() } else { symbol.into() }
+    };
+    Cow::Owned(text.chars().map(spell).collect())
+}
+
+/// How far the work is, for a person or for a log.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    /// Milliseconds from `start` to the next plain line; `u64::MAX` for never.
+    next_line: AtomicU64,
+    start: Instant,
+    done: AtomicU64,
+    total: u64,
+    unit: &'static str,
+}
+
+/// Between two lines in a log: enough to see life, too little to fill it.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+impl Progress {
+    pub(crate) fn new(terminal: &Terminal, total: u64, unit: &'static str, quiet: bool) -> Self {
+        let bar = if terminal.stderr_is_terminal && !quiet {
+            let bar =
+                ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(15));
+            let colour = if terminal.colour_err { ".cyan" } else { "" };
+            let template = format!(
+                "{{wide_bar{colour}}} {{human_pos}}/{{human_len}} {unit} {{rate}} eta {{eta}}"
+            );
+            match ProgressStyle::with_template(&template) {
+                Ok(style) => {
+                    bar.with_style(style.progress_chars("━╸ ").with_key("rate", show_rate))
+                }
+                Err(_) => bar,
+            }
+        } else {
+            ProgressBar::hidden()
+        };
+        let plain = !terminal.stderr_is_terminal && !quiet;
+        let first = if plain { LINE_EVERY.as_millis() as u64 } else { u64::MAX };
+        Progress {
+            bar,
+            next_line: first.into(),
+            start: Instant::now(),
+            done: 0.into(),
+            total,
+            unit,
+        }
+    }
+
+    /// `done` of the total are done; an older, smaller number from another thread is ignored.
+    pub(crate) fn set(&self, done: u64) {
+        let done = self.done.fetch_max(done, Ordering::Relaxed).max(done);
+        self.bar.set_position(done);
+        let next = self.next_line.load(Ordering::Relaxed);
+        if next == u64::MAX {
+            return;
+        }
+        let now = self.start.elapsed().as_millis() as u64;
+        let following = now + LINE_EVERY.as_millis() as u64;
+        let due = now >= next
+            && self
+                .next_line
+                .compare_exchange(next, following, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if due {
+            let (total, unit) = (show_count(self.total), self.unit);
+            let percent = done.saturating_mul(100) / self.total.max(1);
+            // A closed standard error only loses the progress.
+            let _ = writeln!(io::stderr(), "{} of {total} {unit} ({percent} %)", show_count(done));
+        }
+    }
+
+    /// The bar goes; the result takes its place.
+    pub(crate) fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn show_rate(state: &ProgressState, text: &mut dyn std::fmt::Write) {
+    // The bar draws on without a rate if this fails.
+    let _ = write!(text, "{:.0}/s", state.per_sec());
+}
+
+/// Rows under a heading. The first column is for names, the others are for figures.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
+        Table { rows: vec![heading.map(str::to_owned).into()] }
+    }
+
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.map(|cell| printable(&cell).replace('\n', "\\n")).into());
+    }
+
+    /// Names are shortened in their middle until a row fits the terminal's width. Elsewhere (a
+    /// file, a pipe) nothing is shortened.
+    pub(crate) fn render(&self, terminal: &Terminal) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let mut widths = vec![0; columns];
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.width());
+            }
+        }
+        if let Some(limit) = terminal.width {
+            let figures: usize = widths.iter().skip(1).map(|width| width + 2).sum();
+            if let Some(names) = widths.first_mut() {
+                *names = (*names).min(limit.saturating_sub(figures).max(8));
+            }
+        }
+        let mut text = String::new();
+        for (number, row) in self.rows.iter().enumerate() {
+            let mut line = String::new();
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                let cell = shortened(cell, width);
+                let gap = " ".repeat(width - cell.width().min(width));
+                line +=
+                    &if column == 0 { format!("{cell}{gap}") } else { format!("  {gap}{cell}") };
+            }
+            let line = line.trim_end();
+            text +=
+                &if number == 0 { terminal.paint(Paint::Heading, line) } else { line.to_owned() };
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// At most `width` columns of `text`: its beginning and its end tell more than its middle.
+fn shortened(text: &str, width: usize) -> Cow<'_, str> {
+    if text.width() <= width {
+        return Cow::Borrowed(text);
+    }
+    let room = width.saturating_sub(1);
+    let take = |symbols: &mut dyn Iterator<Item = char>, room: usize| {
+        let mut used = 0;
+        let fits = |symbol: &char| {
+            used += symbol.width().unwrap_or(0);
+            used <= room
+        };
+        symbols.take_while(fits).collect::<String>()
+    };
+    let start = take(&mut text.chars(), room / 2);
+    let end: String = take(&mut text.chars().rev(), room - room / 2).chars().rev().collect();
+    Cow::Owned(format!("{start}…{end}"))
+}
+
+/// 2000 as `2,000`.
+pub(crate) fn show_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A duration for people: `340 ms`, `9.9 s`, `3 min 05 s`.
+pub(crate) fn show_seconds(seconds: f64) -> String {
+    if seconds < 1.0 {
+        format!("{:.0} ms", seconds * 1000.0)
+    } else if seconds < 60.0 {
+        format!("{seconds:.1} s")
+    } else {
+        let whole = seconds.round() as u64;
+        format!("{} min {:02} s", whole / 60, whole % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Terminal =
+        Terminal { colour_out: false, colour_err: false, stderr_is_terminal: false, width: None };
+
+    #[test]
+    fn figures_for_people() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(show_count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0.34, 9.94, 185.0].map(show_seconds), ["340 ms", "9.9 s", "3 min 05 s"]);
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal_and_hides_no_escape_codes() {
+        let mut table = Table::new(["file", "bytes"]);
+        table.row(["photos/train/00_amber_disc/00001.jpg".into(), "7".into()]);
+        table.row(["写真\x1b[2J".into(), "123456".into()]);
+        let wide = table.render(&PLAIN);
+        assert!(wide.contains("00_amber_disc") && !wide.contains('\x1b'), "{wide}");
+        let narrow = table.render(&Terminal { width: Some(24), ..PLAIN });
+        assert!(narrow.lines().all(|line| line.width() <= 24), "{narrow}");
+        assert!(narrow.contains("photos/") && narrow.contains(".jpg  "), "{narrow}");
+    }
+}

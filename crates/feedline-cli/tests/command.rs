@@ -1,0 +1,119 @@
+//! The command as its users meet it: output, exit codes, pipes.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+fn feedline(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_feedline")).args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The name of a folder that is not there yet.
+fn fresh(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("feedline-command-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    path
+}
+
+#[test]
+fn help_teaches_by_example_and_documents_exit_codes() {
+    let help = feedline(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    for expected in ["Examples:", "feedline sample-data photos", "Exit codes:", "130", "NO_COLOR"] {
+        assert!(text(&help.stdout).contains(expected), "{expected}");
+    }
+    for command in ["sample-data", "completions"] {
+        let help = feedline(&[command, "--help"]);
+        assert!(text(&help.stdout).contains("Examples:"), "{command}");
+    }
+    assert!(text(&feedline(&["--version"]).stdout).contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn sample_data_as_text_and_as_json() {
+    let folder = fresh("made");
+    let name = folder.to_str().unwrap();
+    let arguments = ["sample-data", name, "--count", "6", "--classes", "2"];
+    let first = feedline(&arguments);
+    assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
+    assert!(text(&first.stdout).starts_with("folder"), "{}", text(&first.stdout));
+    assert!(
+        !first.stdout.contains(&0x1b) && first.stderr.is_empty(),
+        "no colour, no progress in a pipe"
+    );
+
+    let again = feedline(&[&arguments[..], &["--json"]].concat());
+    let result: serde_json::Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!((&result["kept"], &result["photos"]), (&true.into(), &6.into()));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn failures_have_a_message_a_code_and_a_json_form() {
+    let folder = fresh("foreign");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("notes.txt"), "mine").unwrap();
+    let name = folder.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 4] = [
+        (&["sample-data", name], 1, "source"),
+        (&["sample-data", "unused", "--quality", "0"], 2, "spec"),
+        (&["sample-data"], 2, "usage"),
+        (&["no-such-command"], 2, "usage"),
+    ];
+    for (arguments, code, kind) in cases {
+        let plain = feedline(arguments);
+        assert_eq!(plain.status.code(), Some(code), "{arguments:?}");
+        assert!(
+            plain.stdout.is_empty() && text(&plain.stderr).starts_with("error:"),
+            "{arguments:?}"
+        );
+        let json = feedline(&[arguments, &["--json"]].concat());
+        assert_eq!(json.status.code(), Some(code), "{arguments:?}");
+        assert!(!json.stderr.is_empty(), "{arguments:?}");
+        let object: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+        assert_eq!(object["error"]["kind"], kind);
+        assert_eq!(object["error"]["exit_code"], code);
+        assert!(object["error"]["message"].as_str().is_some_and(|message| message.len() > 10));
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_closed_pipe_ends_quietly() {
+    for arguments in [&["completions", "zsh"][..], &["--help"], &["completions", "bash", "--json"]]
+    {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_feedline"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let mut complaints = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut complaints).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{arguments:?}: {complaints}");
+        assert_eq!(complaints, "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn completions_are_valid_shell() {
+    let script = feedline(&["completions", "bash"]).stdout;
+    assert!(text(&script).contains("sample-data"));
+    let mut bash = match Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn() {
+        Ok(bash) => bash,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        Err(error) => panic!("{error}"),
+    };
+    bash.stdin.take().unwrap().write_all(&script).unwrap();
+    assert!(bash.wait().unwrap().success());
+    for shell in ["zsh", "fish", "powershell", "elvish"] {
+        assert_eq!(feedline(&["completions", shell]).status.code(), Some(0), "{shell}");
+    }
+}
