@@ -155,7 +155,8 @@ mod tests {
             for half in 0..2 {
                 let memory = &memory;
                 // SAFETY: the halves do not overlap.
-                scope.spawn(move || unsafe { memory.range_mut(half * 64, 64) }.fill(half as u8 + 1));
+                scope
+                    .spawn(move || unsafe { memory.range_mut(half * 64, 64) }.fill(half as u8 + 1));
             }
         });
         // SAFETY: the writers are gone.

@@ -56,7 +56,9 @@ pub enum Error {
         last: Box<SampleError>,
     },
     /// The iterator was replaced by a newer one of the same loader.
-    #[error("this iterator is over: the loader was iterated, seeked or resumed again since it was made")]
+    #[error(
+        "this iterator is over: the loader was iterated, seeked or resumed again since it was made"
+    )]
     Stale,
     /// The operating system refused something the engine needs.
     #[error("{0}")]
@@ -81,7 +83,13 @@ pub struct SpecError {
 impl SpecError {
     /// A mistake at `key`, with nothing else known.
     pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
-        SpecError { key: key.into(), value: None, problem: problem.into(), allowed: None, nearest: None }
+        SpecError {
+            key: key.into(),
+            value: None,
+            problem: problem.into(),
+            allowed: None,
+            nearest: None,
+        }
     }
 
     /// Adds what would be right.

@@ -126,7 +126,9 @@ impl View {
         }
         let mut low = self.start as isize;
         let mut high = low;
-        for (stride, n) in [(self.row, self.height), (self.column, self.width), (self.channel, self.channels)] {
+        for (stride, n) in
+            [(self.row, self.height), (self.column, self.width), (self.channel, self.channels)]
+        {
             let reach = stride * (n as isize - 1);
             if reach < 0 { low += reach } else { high += reach }
         }
@@ -231,9 +233,16 @@ impl<'a> Image<'a> {
     }
 
     /// Pixels that lie elsewhere (an array in memory, a cache): not copied.
-    pub fn borrowed(scratch: &'a mut Scratch, pixels: Pixels<'a>, view: View) -> Result<Self, Fault> {
+    pub fn borrowed(
+        scratch: &'a mut Scratch,
+        pixels: Pixels<'a>,
+        view: View,
+    ) -> Result<Self, Fault> {
         if view.bounds().1 > pixels.len() {
-            return Err(Fault::Shape(format!("{} elements are too few for {view:?}", pixels.len())));
+            return Err(Fault::Shape(format!(
+                "{} elements are too few for {view:?}",
+                pixels.len()
+            )));
         }
         let pixel_type = match pixels {
             Pixels::U8(_) => PixelType::U8,
@@ -277,7 +286,12 @@ impl<'a> Image<'a> {
         &mut self,
         view: View,
         pixel_type: PixelType,
-        make: impl FnOnce(Pixels<'_>, View, &mut [u8], &mut fast_image_resize::Resizer) -> Result<(), Fault>,
+        make: impl FnOnce(
+            Pixels<'_>,
+            View,
+            &mut [u8],
+            &mut fast_image_resize::Resizer,
+        ) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let bytes = view.bounds().1 * pixel_type.size();
         let (low, high) = self.scratch.slabs.split_at_mut(1);
@@ -299,7 +313,9 @@ mod tests {
     use super::*;
 
     fn see(view: View, elements: &[u8]) -> Vec<Vec<u8>> {
-        (0..view.height).map(|y| (0..view.width).map(|x| elements[view.at(y, x, 0)]).collect()).collect()
+        (0..view.height)
+            .map(|y| (0..view.width).map(|x| elements[view.at(y, x, 0)]).collect())
+            .collect()
     }
 
     #[test]

@@ -91,20 +91,28 @@ mod tests {
     #[test]
     fn philox_matches_random123_vectors() {
         // From Random123's kat_vectors: philox 4x32 10.
-        assert_eq!(philox4x32_10([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        assert_eq!(
+            philox4x32_10([0; 4], [0; 2]),
+            [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+        );
         assert_eq!(
             philox4x32_10([u32::MAX; 4], [u32::MAX; 2]),
             [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]
         );
         assert_eq!(
-            philox4x32_10([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
+            philox4x32_10(
+                [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+                [0xa409_3822, 0x299f_31d0]
+            ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
     }
 
     #[test]
     fn neighbouring_inputs_are_unrelated() {
-        let mean = |f: &dyn Fn(u64) -> Draws| (0..4000).map(|i| f(i).uniform(0.0, 1.0)).sum::<f64>() / 4000.0;
+        let mean = |f: &dyn Fn(u64) -> Draws| {
+            (0..4000).map(|i| f(i).uniform(0.0, 1.0)).sum::<f64>() / 4000.0
+        };
         // 4 sigma of the mean of 4000 uniforms is 0.018.
         assert!((mean(&|i| Draws::new(i, 0, 0, 0)) - 0.5).abs() < 0.018);
         assert!((mean(&|i| Draws::new(0, i, 0, 0)) - 0.5).abs() < 0.018);

@@ -4,7 +4,8 @@ use super::ColorMode;
 
 /// Pillow's "L" of an RGB pixel.
 pub(super) fn luma(red: u8, green: u8, blue: u8) -> u8 {
-    ((u32::from(red) * 19595 + u32::from(green) * 38470 + u32::from(blue) * 7471 + 0x8000) >> 16) as u8
+    ((u32::from(red) * 19595 + u32::from(green) * 38470 + u32::from(blue) * 7471 + 0x8000) >> 16)
+        as u8
 }
 
 /// Pillow's RGB of a CMYK pixel (0 is no ink).
@@ -65,14 +66,23 @@ pub(super) fn reduce(buffer: &mut [u8], pixels: usize, raw: Raw, mode: ColorMode
         (Raw::Rgb8, _) => each::<3>(buffer, pixels, mode, |p| p),
         (Raw::Rgba8, _) => each::<4>(buffer, pixels, mode, |p| [p[0], p[1], p[2]]),
         (Raw::Rgb16, _) => each::<6>(buffer, pixels, mode, |p| [p[HIGH], p[2 + HIGH], p[4 + HIGH]]),
-        (Raw::Rgba16, _) => each::<8>(buffer, pixels, mode, |p| [p[HIGH], p[2 + HIGH], p[4 + HIGH]]),
+        (Raw::Rgba16, _) => {
+            each::<8>(buffer, pixels, mode, |p| [p[HIGH], p[2 + HIGH], p[4 + HIGH]])
+        }
         (Raw::InvertedCmyk, _) => {
-            each::<4>(buffer, pixels, mode, |p| cmyk(255 - p[0], 255 - p[1], 255 - p[2], 255 - p[3]));
+            each::<4>(buffer, pixels, mode, |p| {
+                cmyk(255 - p[0], 255 - p[1], 255 - p[2], 255 - p[3])
+            });
         }
     }
 }
 
-fn each<const N: usize>(buffer: &mut [u8], pixels: usize, mode: ColorMode, rgb: impl Fn([u8; N]) -> [u8; 3]) {
+fn each<const N: usize>(
+    buffer: &mut [u8],
+    pixels: usize,
+    mode: ColorMode,
+    rgb: impl Fn([u8; N]) -> [u8; 3],
+) {
     let read = |buffer: &[u8], i: usize| {
         let mut pixel = [0; N];
         pixel.copy_from_slice(&buffer[i * N..(i + 1) * N]);

@@ -15,7 +15,8 @@ pub(super) fn orientation(tiff: &[u8]) -> Option<u8> {
         Some(if little { u16::from_le_bytes(pair) } else { u16::from_be_bytes(pair) })
     };
     let offset: [u8; 4] = tiff.get(4..8)?.try_into().ok()?;
-    let offset = if little { u32::from_le_bytes(offset) } else { u32::from_be_bytes(offset) } as usize;
+    let offset =
+        if little { u32::from_le_bytes(offset) } else { u32::from_be_bytes(offset) } as usize;
     for i in 0..usize::from(short(offset)?) {
         let entry = offset.checked_add(2 + 12 * i)?;
         if short(entry)? == 0x0112 {
@@ -40,6 +41,9 @@ mod tests {
             assert_eq!(orientation(&little[..cut]), None);
         }
         assert_eq!(orientation(b"II\x2a\0\xff\xff\xff\xff"), None);
-        assert_eq!(orientation(b"II\x2a\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x09\0\0\0"), None);
+        assert_eq!(
+            orientation(b"II\x2a\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x09\0\0\0"),
+            None
+        );
     }
 }

@@ -37,12 +37,20 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Declared, Fault> {
     })
 }
 
-pub(super) fn decode(bytes: &[u8], header: &Header, options: &DecodeOptions, out: &mut [u8]) -> Result<(), Fault> {
+pub(super) fn decode(
+    bytes: &[u8],
+    header: &Header,
+    options: &DecodeOptions,
+    out: &mut [u8],
+) -> Result<(), Fault> {
     let mut settings = gif::DecodeOptions::new();
     settings.set_color_output(ColorOutput::Indexed);
     settings.set_memory_limit(MemoryLimit::Unlimited);
     let mut decoder = settings.read_info(Cursor::new(bytes)).map_err(fault)?;
-    let frame = decoder.next_frame_info().map_err(fault)?.ok_or_else(|| Fault::corrupt("GIF", "holds no frame"))?;
+    let frame = decoder
+        .next_frame_info()
+        .map_err(fault)?
+        .ok_or_else(|| Fault::corrupt("GIF", "holds no frame"))?;
     let (top, left) = (usize::from(frame.top), usize::from(frame.left));
     let (rows, columns) = (usize::from(frame.height), usize::from(frame.width));
     let background = frame.transparent.unwrap_or(0);
@@ -55,7 +63,9 @@ pub(super) fn decode(bytes: &[u8], header: &Header, options: &DecodeOptions, out
     let mut palette = [[0u8; 3]; 256];
     // Without any palette an index is a shade of gray, as in Pillow.
     match decoder.palette() {
-        Ok(colors) => palette.iter_mut().zip(colors.as_chunks::<3>().0).for_each(|(to, color)| *to = *color),
+        Ok(colors) => {
+            palette.iter_mut().zip(colors.as_chunks::<3>().0).for_each(|(to, color)| *to = *color)
+        }
         Err(_) => palette.iter_mut().zip(0..=255).for_each(|(to, shade)| *to = [shade; 3]),
     }
     // The indices go to the front of `out`, row by row; then they are spread over the canvas

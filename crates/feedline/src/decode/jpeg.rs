@@ -37,7 +37,10 @@ impl Instance {
         // SAFETY: takes no pointers; null is checked.
         let handle = unsafe { tj::tj3Init(tj::TJINIT_TJINIT_DECOMPRESS as c_int) };
         NonNull::new(handle).map(Instance).ok_or_else(|| {
-            Fault::Io(std::io::Error::new(std::io::ErrorKind::OutOfMemory, "TurboJPEG cannot be started"))
+            Fault::Io(std::io::Error::new(
+                std::io::ErrorKind::OutOfMemory,
+                "TurboJPEG cannot be started",
+            ))
         })
     }
 
@@ -56,7 +59,9 @@ impl Instance {
 
     fn message(&self) -> String {
         // SAFETY: the instance is alive; the text is the instance's own and ends with a zero.
-        unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.0.as_ptr())) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(tj::tj3GetErrorStr(self.0.as_ptr())) }
+            .to_string_lossy()
+            .into_owned()
     }
 
     fn is_warning(&self) -> bool {
@@ -75,7 +80,9 @@ impl Instance {
 
     fn read_header(&mut self, bytes: &[u8]) -> Result<Option<String>, Fault> {
         // SAFETY: `bytes` outlives the call, which reads no more than its length.
-        let status = unsafe { tj::tj3DecompressHeader(self.0.as_ptr(), bytes.as_ptr(), bytes.len() as tj::size_t) };
+        let status = unsafe {
+            tj::tj3DecompressHeader(self.0.as_ptr(), bytes.as_ptr(), bytes.len() as tj::size_t)
+        };
         self.outcome(status)
     }
 
@@ -87,15 +94,24 @@ impl Instance {
         (format, size): (tj::TJPF, usize),
         out: &mut [u8],
     ) -> Result<Option<String>, Fault> {
-        let declared = (self.get(tj::TJPARAM_TJPARAM_JPEGHEIGHT), self.get(tj::TJPARAM_TJPARAM_JPEGWIDTH));
-        let fits = usize::try_from(declared.0) == Ok(height) && usize::try_from(declared.1) == Ok(width);
+        let declared =
+            (self.get(tj::TJPARAM_TJPARAM_JPEGHEIGHT), self.get(tj::TJPARAM_TJPARAM_JPEGWIDTH));
+        let fits =
+            usize::try_from(declared.0) == Ok(height) && usize::try_from(declared.1) == Ok(width);
         if !fits || out.len() < height * width * size {
             return Err(Fault::corrupt("JPEG", "contradictory frame headers"));
         }
         // SAFETY: `bytes` and `out` outlive the call. The library writes `height` rows of `width`
         // pixels of `size` bytes, without gaps (pitch 0), for which `out` has room as checked.
         let status = unsafe {
-            tj::tj3Decompress8(self.0.as_ptr(), bytes.as_ptr(), bytes.len() as tj::size_t, out.as_mut_ptr(), 0, format as c_int)
+            tj::tj3Decompress8(
+                self.0.as_ptr(),
+                bytes.as_ptr(),
+                bytes.len() as tj::size_t,
+                out.as_mut_ptr(),
+                0,
+                format as c_int,
+            )
         };
         self.outcome(status)
     }
@@ -147,8 +163,12 @@ fn decompress(
     out: &mut [u8],
 ) -> Result<Option<String>, Fault> {
     instance.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
-    instance.set(tj::TJPARAM_TJPARAM_MAXPIXELS, options.max_pixels.min(i32::MAX as u64) as c_int)?;
-    instance.set(tj::TJPARAM_TJPARAM_MAXMEMORY, (header.memory / (1 << 20) + 1).min(i32::MAX as usize) as c_int)?;
+    instance
+        .set(tj::TJPARAM_TJPARAM_MAXPIXELS, options.max_pixels.min(i32::MAX as u64) as c_int)?;
+    instance.set(
+        tj::TJPARAM_TJPARAM_MAXMEMORY,
+        (header.memory / (1 << 20) + 1).min(i32::MAX as usize) as c_int,
+    )?;
     let first = instance.read_header(bytes)?;
     let format = match raw {
         Raw::L8 => tj::TJPF_TJPF_GRAY,
@@ -162,7 +182,12 @@ fn decompress(
 /// Warnings after which the picture is whole; libjpeg has no others that leave it so. Pillow
 /// shows none at all, and photos with stray bytes between segments are common.
 fn loses_pixels(warning: &str) -> bool {
-    const HARMLESS: [&str; 5] =
-        ["extraneous bytes", "Unknown Adobe color transform", "JFIF", "ICC", "Invalid SOS parameters"];
+    const HARMLESS: [&str; 5] = [
+        "extraneous bytes",
+        "Unknown Adobe color transform",
+        "JFIF",
+        "ICC",
+        "Invalid SOS parameters",
+    ];
     !HARMLESS.iter().any(|text| warning.contains(text))
 }

@@ -37,7 +37,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<JpegHeader, Fault> {
     let mut at = 2;
     loop {
         // As libjpeg does, skip what is no marker.
-        let Some(skipped) = bytes.get(at..).and_then(|rest| rest.iter().position(|b| *b == 0xff)) else {
+        let Some(skipped) = bytes.get(at..).and_then(|rest| rest.iter().position(|b| *b == 0xff))
+        else {
             return Err(corrupt("the file ends inside its header", bytes.len()));
         };
         at += skipped + 1;
@@ -95,12 +96,16 @@ pub(super) fn read(bytes: &[u8]) -> Result<JpegHeader, Fault> {
 fn frame(marker: u8, body: &[u8], at: usize) -> Result<JpegHeader, Fault> {
     // 3: lossless; 5 to 7 and 13 to 15: hierarchical; 11: lossless with arithmetic coding.
     if !matches!(marker, 0xc0 | 0xc1 | 0xc2 | 0xc3 | 0xc9 | 0xca) {
-        return Err(Fault::Unsupported(format!("JPEG: coding process {marker:#04x} is not supported")));
+        return Err(Fault::Unsupported(format!(
+            "JPEG: coding process {marker:#04x} is not supported"
+        )));
     }
     let (&[precision, h1, h0, w1, w0, components], rest) =
         body.split_first_chunk().ok_or_else(|| corrupt("frame header too short", at))?;
     if precision != 8 {
-        return Err(Fault::Unsupported(format!("JPEG: {precision} bits per sample are not supported, only 8")));
+        return Err(Fault::Unsupported(format!(
+            "JPEG: {precision} bits per sample are not supported, only 8"
+        )));
     }
     if !matches!(components, 1 | 3 | 4) {
         return Err(Fault::Unsupported(format!("JPEG: {components} components are not supported")));
@@ -110,8 +115,11 @@ fn frame(marker: u8, body: &[u8], at: usize) -> Result<JpegHeader, Fault> {
     if entries.len() < usize::from(components) {
         return Err(corrupt("frame header too short", at));
     }
-    for (sampling, [_, factors, _]) in sampling.iter_mut().zip(entries).take(usize::from(components)) {
-        *sampling = Sampling { horizontal: usize::from(factors >> 4), vertical: usize::from(factors & 15) };
+    for (sampling, [_, factors, _]) in
+        sampling.iter_mut().zip(entries).take(usize::from(components))
+    {
+        *sampling =
+            Sampling { horizontal: usize::from(factors >> 4), vertical: usize::from(factors & 15) };
         if !(1..=4).contains(&sampling.horizontal) || !(1..=4).contains(&sampling.vertical) {
             return Err(corrupt("impossible sampling factors", at));
         }
@@ -139,7 +147,8 @@ impl JpegHeader {
     }
 
     pub(super) fn declared(&self, mode: ColorMode) -> Declared {
-        let most = |of: fn(&Sampling) -> usize| self.sampling.iter().map(of).max().unwrap_or(1).max(1);
+        let most =
+            |of: fn(&Sampling) -> usize| self.sampling.iter().map(of).max().unwrap_or(1).max(1);
         let (across, down) = (most(|s| s.horizontal), most(|s| s.vertical));
         let units_wide = self.width.div_ceil(8 * across);
         let units_high = self.height.div_ceil(8 * down);
@@ -156,7 +165,9 @@ impl JpegHeader {
             orientation: self.orientation,
             progressive: self.buffered,
             pixel: self.raw(mode).size(),
-            extra: rows + 256 * 1024 + if self.buffered { coefficients + coefficients / 8 } else { 0 },
+            extra: rows
+                + 256 * 1024
+                + if self.buffered { coefficients + coefficients / 8 } else { 0 },
         }
     }
 

@@ -216,13 +216,15 @@ pub fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Header, Fault> {
         )));
     }
     let channels = options.mode.channels();
-    let too_large = || Fault::TooLarge(format!("{format}: {width} x {height} pixels do not fit into memory"));
+    let too_large =
+        || Fault::TooLarge(format!("{format}: {width} x {height} pixels do not fit into memory"));
     let raw = usize::try_from(pixels)
         .ok()
         .and_then(|pixels| pixels.checked_mul(declared.pixel.max(channels)))
         .ok_or_else(too_large)?;
     let orientation = if options.exif_orientation { declared.orientation } else { 1 };
-    let (turned_height, turned_width) = if orientation >= 5 { (width, height) } else { (height, width) };
+    let (turned_height, turned_width) =
+        if orientation >= 5 { (width, height) } else { (height, width) };
     Ok(Header {
         format,
         height: turned_height,
@@ -278,7 +280,9 @@ impl Decoder {
             Format::Png => png::decode(bytes, header, options, out)?,
             Format::WebP => webp::decode(bytes, header, options, out)?,
             Format::Gif => gif::decode(bytes, header, options, out)?,
-            Format::Bmp | Format::Tiff | Format::Pnm => raster::decode(bytes, header, options, out)?,
+            Format::Bmp | Format::Tiff | Format::Pnm => {
+                raster::decode(bytes, header, options, out)?
+            }
         }
         let mut image = Image::decoded(scratch, height, width, header.channels);
         image.view_mut().orient(header.orientation);

@@ -15,13 +15,16 @@ fn fault(error: DecodingError) -> Fault {
         DecodingError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             Fault::corrupt("PNG", "truncated: the file ends before the image does")
         }
-        DecodingError::LimitsExceeded => Fault::TooLarge("PNG: its chunks are larger than its pixels".into()),
+        DecodingError::LimitsExceeded => {
+            Fault::TooLarge("PNG: its chunks are larger than its pixels".into())
+        }
         other => Fault::corrupt("PNG", other.to_string()),
     }
 }
 
 fn open(bytes: &[u8], limit: usize) -> png::Decoder<Cursor<&[u8]>> {
-    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: limit });
+    let mut decoder =
+        png::Decoder::new_with_limits(Cursor::new(bytes), png::Limits { bytes: limit });
     decoder.set_transformations(Transformations::IDENTITY);
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
@@ -61,7 +64,12 @@ fn orientation(bytes: &[u8]) -> u8 {
     1
 }
 
-pub(super) fn decode(bytes: &[u8], header: &Header, options: &DecodeOptions, out: &mut [u8]) -> Result<(), Fault> {
+pub(super) fn decode(
+    bytes: &[u8],
+    header: &Header,
+    options: &DecodeOptions,
+    out: &mut [u8],
+) -> Result<(), Fault> {
     let mut reader = open(bytes, header.memory.max(64 << 20)).read_info().map_err(fault)?;
     let palette = Palette::new(&reader, options.mode);
     let outcome = rows(&mut reader, header, options.mode, &palette, out);
@@ -84,13 +92,16 @@ fn rows(
     let stride = width * channels;
     let direct = matches!(
         (color, depth, mode),
-        (ColorType::Rgb, BitDepth::Eight, ColorMode::Rgb) | (ColorType::Grayscale, BitDepth::Eight, ColorMode::Gray)
+        (ColorType::Rgb, BitDepth::Eight, ColorMode::Rgb)
+            | (ColorType::Grayscale, BitDepth::Eight, ColorMode::Gray)
     );
     let mut line = 0;
     let mut expanded = vec![0; stride];
     if direct && !reader.info().interlaced {
         for row in out.chunks_exact_mut(stride) {
-            if reader.output_line_size(width as u32) != Some(stride) || reader.read_row(row).map_err(fault)?.is_none() {
+            if reader.output_line_size(width as u32) != Some(stride)
+                || reader.read_row(row).map_err(fault)?.is_none()
+            {
                 return Err(Fault::corrupt("PNG", "fewer rows than declared"));
             }
         }
@@ -99,7 +110,9 @@ fn rows(
     while let Some(row) = reader.next_interlaced_row().map_err(fault)? {
         match row.interlace() {
             InterlaceInfo::Null(_) => {
-                let Some(to) = out.get_mut(line * stride..(line + 1) * stride).filter(|_| line < height) else {
+                let Some(to) =
+                    out.get_mut(line * stride..(line + 1) * stride).filter(|_| line < height)
+                else {
                     return Err(Fault::corrupt("PNG", "more rows than declared"));
                 };
                 expand(row.data(), color, depth, mode, palette, to)?;
@@ -111,7 +124,13 @@ fn rows(
                 let samples = samples(row.data().len(), color, depth).min(width);
                 let to = &mut expanded[..samples * channels];
                 expand(row.data(), color, depth, mode, palette, to)?;
-                png::expand_interlaced_row(&mut out[..height * stride], stride, to, pass, 8 * channels as u8);
+                png::expand_interlaced_row(
+                    &mut out[..height * stride],
+                    stride,
+                    to,
+                    pass,
+                    8 * channels as u8,
+                );
             }
         }
     }
@@ -173,7 +192,9 @@ fn expand(
             let indices = bits(row, depth).map(usize::from);
             match mode {
                 ColorMode::Rgb => put(to, mode, indices.map(|i| palette.colors[i])),
-                ColorMode::Gray => to.iter_mut().zip(indices).for_each(|(to, i)| *to = palette.grays[i]),
+                ColorMode::Gray => {
+                    to.iter_mut().zip(indices).for_each(|(to, i)| *to = palette.grays[i])
+                }
             }
         }
         ColorType::Rgb | ColorType::Rgba => {
@@ -187,7 +208,8 @@ fn expand(
 fn bits(row: &[u8], depth: BitDepth) -> impl Iterator<Item = u8> {
     let depth = (depth as usize).min(8);
     let mask = ((1u16 << depth) - 1) as u8;
-    row.iter().flat_map(move |byte| (0..8 / depth).map(move |i| byte >> (8 - depth * (i + 1)) & mask))
+    row.iter()
+        .flat_map(move |byte| (0..8 / depth).map(move |i| byte >> (8 - depth * (i + 1)) & mask))
 }
 
 fn put(to: &mut [u8], mode: ColorMode, pixels: impl Iterator<Item = [u8; 3]>) {

@@ -16,9 +16,14 @@ fn corrupt(status: VP8StatusCode) -> Fault {
         VP8StatusCode::VP8_STATUS_NOT_ENOUGH_DATA | VP8StatusCode::VP8_STATUS_SUSPENDED => {
             "truncated: the data end before the image does"
         }
-        VP8StatusCode::VP8_STATUS_UNSUPPORTED_FEATURE => return Fault::Unsupported("WebP: unknown feature".into()),
+        VP8StatusCode::VP8_STATUS_UNSUPPORTED_FEATURE => {
+            return Fault::Unsupported("WebP: unknown feature".into());
+        }
         VP8StatusCode::VP8_STATUS_OUT_OF_MEMORY => {
-            return Fault::Io(std::io::Error::new(std::io::ErrorKind::OutOfMemory, "WebP: out of memory"));
+            return Fault::Io(std::io::Error::new(
+                std::io::ErrorKind::OutOfMemory,
+                "WebP: out of memory",
+            ));
         }
         _ => "the bitstream is damaged",
     };
@@ -75,7 +80,12 @@ fn orientation(bytes: &[u8]) -> u8 {
     1
 }
 
-pub(super) fn decode(bytes: &[u8], header: &Header, options: &DecodeOptions, out: &mut [u8]) -> Result<(), Fault> {
+pub(super) fn decode(
+    bytes: &[u8],
+    header: &Header,
+    options: &DecodeOptions,
+    out: &mut [u8],
+) -> Result<(), Fault> {
     let (height, width) = header.stored;
     let stride = width * Raw::Rgb8.size();
     let found = features(bytes)?;
@@ -100,9 +110,14 @@ pub(super) fn decode(bytes: &[u8], header: &Header, options: &DecodeOptions, out
 }
 
 /// Decodes a still image of the given size into rows that begin `stride` bytes apart.
-fn write(bytes: &[u8], (height, width): (usize, usize), stride: usize, out: &mut [u8]) -> Result<(), Fault> {
-    let mut config =
-        webp::WebPDecoderConfig::new().map_err(|()| Fault::Unsupported("WebP: library mismatch".into()))?;
+fn write(
+    bytes: &[u8],
+    (height, width): (usize, usize),
+    stride: usize,
+    out: &mut [u8],
+) -> Result<(), Fault> {
+    let mut config = webp::WebPDecoderConfig::new()
+        .map_err(|()| Fault::Unsupported("WebP: library mismatch".into()))?;
     if size(&features(bytes)?) != (height, width) {
         return Err(Fault::corrupt("WebP", "contradictory sizes"));
     }
@@ -145,7 +160,9 @@ impl<'a> Animation<'a> {
         let mut state = WebPDemuxState::WEBP_DEMUX_PARSE_ERROR;
         // Partial containers are allowed: only the first frame must be whole.
         // SAFETY: `data` points to `bytes`, which the demuxer borrows for as long as it lives.
-        let demuxer = unsafe { webp::WebPDemuxInternal(&data, 1, &mut state, webp::WebPGetDemuxABIVersion()) };
+        let demuxer = unsafe {
+            webp::WebPDemuxInternal(&data, 1, &mut state, webp::WebPGetDemuxABIVersion())
+        };
         if demuxer.is_null() {
             return Err(Fault::corrupt("WebP", "the animation's container is damaged"));
         }

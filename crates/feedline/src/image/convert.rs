@@ -68,7 +68,9 @@ pub fn convert(
     let planar = layout == Layout::Chw && view.channels > 1;
     match (pixels, map.dtype) {
         (Pixels::U8(from), DType::U8) if map.is_cast() => write(from, view, planar, out, |_, x| x),
-        (Pixels::F32(from), DType::F32) if map.is_cast() => typed(from, view, planar, out, |_, x| x),
+        (Pixels::F32(from), DType::F32) if map.is_cast() => {
+            typed(from, view, planar, out, |_, x| x)
+        }
         (Pixels::U8(from), DType::F32) => typed_rgb(from, view, planar, out, scale, bias),
         // 256 values per channel: a table spares the costly narrowing of each pixel.
         (Pixels::U8(from), DType::U8) => {
@@ -95,7 +97,9 @@ pub fn convert(
         (Pixels::F32(from), DType::F32) => {
             typed(from, view, planar, out, |c, x| x * scale[c] + bias[c]);
         }
-        (_, other) => return Err(Fault::Unsupported(format!("pixels cannot be written as {other}"))),
+        (_, other) => {
+            return Err(Fault::Unsupported(format!("pixels cannot be written as {other}")));
+        }
     }
     Ok(())
 }
@@ -136,7 +140,14 @@ fn typed<S: Copy, T: Pod>(
     with_elements(out, |out| write(from, view, planar, out, map));
 }
 
-fn typed_rgb(from: &[u8], view: View, planar: bool, out: &mut [u8], scale: [f32; 4], bias: [f32; 4]) {
+fn typed_rgb(
+    from: &[u8],
+    view: View,
+    planar: bool,
+    out: &mut [u8],
+    scale: [f32; 4],
+    bias: [f32; 4],
+) {
     with_elements(out, |out: &mut [f32]| {
         if planar && view.channels == 3 && view.channel == 1 && view.column.abs() == 3 {
             deinterleave_rgb(from, view, out, scale, bias);
@@ -163,7 +174,12 @@ fn write<S: Copy, T: Copy>(
     }
 }
 
-fn write_planar<S: Copy, T: Copy>(from: &[S], view: View, out: &mut [T], map: impl Fn(usize, S) -> T + Copy) {
+fn write_planar<S: Copy, T: Copy>(
+    from: &[S],
+    view: View,
+    out: &mut [T],
+    map: impl Fn(usize, S) -> T + Copy,
+) {
     let (height, width) = (view.height, view.width);
     for (c, plane) in out.chunks_exact_mut(height * width).enumerate() {
         if view.column == 1 && view.row == width as isize {
@@ -177,7 +193,10 @@ fn write_planar<S: Copy, T: Copy>(from: &[S], view: View, out: &mut [T], map: im
         for (y, row) in plane.chunks_exact_mut(width).enumerate() {
             let start = view.at(y, 0, c);
             match view.column {
-                1 => row.iter_mut().zip(&from[start..start + width]).for_each(|(to, x)| *to = map(c, *x)),
+                1 => row
+                    .iter_mut()
+                    .zip(&from[start..start + width])
+                    .for_each(|(to, x)| *to = map(c, *x)),
                 -1 => {
                     let run = &from[start + 1 - width..=start];
                     row.iter_mut().zip(run.iter().rev()).for_each(|(to, x)| *to = map(c, *x));
@@ -221,7 +240,11 @@ fn write_interleaved<S: Copy, T: Copy>(
     }
 }
 
-fn pixels_of<const N: usize, S: Copy, T: Copy>(from: &[S], to: &mut [T], map: impl Fn(usize, S) -> T) {
+fn pixels_of<const N: usize, S: Copy, T: Copy>(
+    from: &[S],
+    to: &mut [T],
+    map: impl Fn(usize, S) -> T,
+) {
     let (from, _) = from.as_chunks::<N>();
     let (to, _) = to.as_chunks_mut::<N>();
     for (from, to) in from.iter().zip(to) {
@@ -246,7 +269,10 @@ fn deinterleave_rgb(from: &[u8], view: View, out: &mut [f32], scale: [f32; 4], b
     let flipped = view.column < 0;
     let (red, rest) = out.split_at_mut(height * width);
     let (green, blue) = rest.split_at_mut(height * width);
-    let planes = red.chunks_exact_mut(width).zip(green.chunks_exact_mut(width)).zip(blue.chunks_exact_mut(width));
+    let planes = red
+        .chunks_exact_mut(width)
+        .zip(green.chunks_exact_mut(width))
+        .zip(blue.chunks_exact_mut(width));
     for (y, ((red, green), blue)) in planes.enumerate() {
         // The row's bytes from left to right in memory, and one more byte where there is one.
         let low = if flipped { view.at(y, width - 1, 0) } else { view.at(y, 0, 0) };
@@ -256,7 +282,12 @@ fn deinterleave_rgb(from: &[u8], view: View, out: &mut [f32], scale: [f32; 4], b
             let run = &row[step * LANES * 3..][..LANES * 3 + 1];
             let mut words = [0u32; LANES];
             for (i, word) in words.iter_mut().enumerate() {
-                *word = u32::from_le_bytes([run[3 * i], run[3 * i + 1], run[3 * i + 2], run[3 * i + 3]]);
+                *word = u32::from_le_bytes([
+                    run[3 * i],
+                    run[3 * i + 1],
+                    run[3 * i + 2],
+                    run[3 * i + 3],
+                ]);
             }
             let x = step * LANES;
             let x = if flipped {
@@ -265,7 +296,8 @@ fn deinterleave_rgb(from: &[u8], view: View, out: &mut [f32], scale: [f32; 4], b
             } else {
                 x
             };
-            let channels = [&mut red[x..x + LANES], &mut green[x..x + LANES], &mut blue[x..x + LANES]];
+            let channels =
+                [&mut red[x..x + LANES], &mut green[x..x + LANES], &mut blue[x..x + LANES]];
             for (c, to) in channels.into_iter().enumerate() {
                 for (to, word) in to.iter_mut().zip(words) {
                     *to = (word >> (8 * c) & 0xff) as i32 as f32 * scale[c] + bias[c];

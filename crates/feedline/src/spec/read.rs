@@ -17,7 +17,9 @@ impl Table {
         let path = path.into();
         match value {
             Value::Object(entries) => Ok(Table { path, entries, known: Vec::new() }),
-            other => Err(SpecError::new(path, "must be a table").value(other).allowed("a table of keys")),
+            other => {
+                Err(SpecError::new(path, "must be a table").value(other).allowed("a table of keys"))
+            }
         }
     }
 
@@ -73,23 +75,34 @@ impl Table {
 
     /// A whole number of at least `low`.
     pub fn whole(&mut self, name: &'static str, low: u64) -> Result<Option<u64>, SpecError> {
-        self.parse(name, &format!("a whole number, at least {low}"), |v| v.as_u64().filter(|n| *n >= low))
+        self.parse(name, &format!("a whole number, at least {low}"), |v| {
+            v.as_u64().filter(|n| *n >= low)
+        })
     }
 
     /// A finite number in `low..=high`.
-    pub fn number(&mut self, name: &'static str, low: f64, high: f64) -> Result<Option<f64>, SpecError> {
+    pub fn number(
+        &mut self,
+        name: &'static str,
+        low: f64,
+        high: f64,
+    ) -> Result<Option<f64>, SpecError> {
         let allowed = match (low.is_finite(), high.is_finite()) {
             (true, true) => format!("a number from {low} to {high}"),
             (true, false) => format!("a number, at least {low}"),
             _ => "a number".to_owned(),
         };
-        self.parse(name, &allowed, |v| v.as_f64().filter(|x| x.is_finite() && *x >= low && *x <= high))
+        self.parse(name, &allowed, |v| {
+            v.as_f64().filter(|x| x.is_finite() && *x >= low && *x <= high)
+        })
     }
 
     /// Finite numbers; a single number counts as a list of one.
     pub fn numbers(&mut self, name: &'static str) -> Result<Option<Vec<f64>>, SpecError> {
         self.parse(name, "a number or a list of numbers", |v| match v {
-            Value::Array(items) => items.iter().map(|x| x.as_f64().filter(|x| x.is_finite())).collect(),
+            Value::Array(items) => {
+                items.iter().map(|x| x.as_f64().filter(|x| x.is_finite())).collect()
+            }
             single => single.as_f64().map(|x| vec![x]),
         })
     }
@@ -113,8 +126,12 @@ impl Table {
         match value.as_str().and_then(|given| choices.iter().find(|(name, _)| *name == given)) {
             Some((_, choice)) => Ok(Some(*choice)),
             None => {
-                let mut error = self.error(name, "is not allowed").value(&value).allowed(quoted(&names));
-                error.nearest = value.as_str().and_then(|given| nearest(given, &names)).map(|n| format!("\"{n}\""));
+                let mut error =
+                    self.error(name, "is not allowed").value(&value).allowed(quoted(&names));
+                error.nearest = value
+                    .as_str()
+                    .and_then(|given| nearest(given, &names))
+                    .map(|n| format!("\"{n}\""));
                 Err(error)
             }
         }
@@ -128,7 +145,9 @@ impl Table {
             other => other.as_u64(),
         };
         parsed.map(Some).ok_or_else(|| {
-            self.error(name, "is not a size").value(&value).allowed("bytes as a number, or text such as \"512MB\" or \"2GiB\"")
+            self.error(name, "is not a size")
+                .value(&value)
+                .allowed("bytes as a number, or text such as \"512MB\" or \"2GiB\"")
         })
     }
 
@@ -222,7 +241,10 @@ mod tests {
         let mut table = Table::new("", json!({"batchsize": 3})).unwrap();
         assert_eq!(table.whole("batch_size", 1).unwrap(), None);
         let error = table.finish().unwrap_err();
-        assert_eq!(error.to_string(), "batchsize = 3: unknown key; allowed: batch_size; did you mean batch_size?");
+        assert_eq!(
+            error.to_string(),
+            "batchsize = 3: unknown key; allowed: batch_size; did you mean batch_size?"
+        );
     }
 
     #[test]

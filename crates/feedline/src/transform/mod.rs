@@ -221,7 +221,10 @@ impl Chain {
     /// Every op with all its parameters in one spelling, so that equal chains compare equal.
     #[must_use]
     pub fn canonical(&self) -> Vec<OpSpec> {
-        self.ops.iter().map(|op| OpSpec { op: op.name().to_owned(), params: op.parameters() }).collect()
+        self.ops
+            .iter()
+            .map(|op| OpSpec { op: op.name().to_owned(), params: op.parameters() })
+            .collect()
     }
 
     /// How many ops there are.
@@ -299,7 +302,8 @@ impl Chain {
             }
             if op.makes_pixels(shape) {
                 if pending {
-                    bytes = bytes.saturating_add(shape.elements().saturating_mul(held(dtype).size()));
+                    bytes =
+                        bytes.saturating_add(shape.elements().saturating_mul(held(dtype).size()));
                     pending = false;
                 }
                 bytes = bytes.saturating_add(op.scratch(shape, held(dtype)));
@@ -316,7 +320,13 @@ impl Chain {
     /// Runs the ops on `image` and writes the result to `out`, which has exactly its size.
     ///
     /// Op number i draws from (`epoch_key`, `position`, i) alone.
-    pub fn run(&self, image: &mut Image<'_>, epoch_key: u64, position: u64, out: &mut [u8]) -> Result<(), Fault> {
+    pub fn run(
+        &self,
+        image: &mut Image<'_>,
+        epoch_key: u64,
+        position: u64,
+        out: &mut [u8],
+    ) -> Result<(), Fault> {
         let mut pending = Linear::cast(element(image.pixel_type()));
         for (i, op) in self.ops.iter().enumerate() {
             if let Some(map) = op.map(pending.dtype, image.view().channels) {
@@ -387,10 +397,13 @@ mod tests {
         let output = chain.output(ImageShape::of(view), image.pixel_type()).unwrap();
         let mut out = vec![0; output.bytes()];
         chain.run(&mut image, 7, 3, &mut out).unwrap();
-        let bound = chain.scratch(ImageShape::of(view), match pixels {
-            Pixels::U8(_) => PixelType::U8,
-            Pixels::F32(_) => PixelType::F32,
-        });
+        let bound = chain.scratch(
+            ImageShape::of(view),
+            match pixels {
+                Pixels::U8(_) => PixelType::U8,
+                Pixels::F32(_) => PixelType::F32,
+            },
+        );
         drop(image);
         // Slabs are whole pages.
         assert!(scratch.held() <= bound + 2 * 4096, "{} held, {bound} announced", scratch.held());
@@ -436,7 +449,11 @@ mod tests {
         let chain = chain(json!([normalize]));
         assert!(chain.check(3, PixelType::F32).is_ok());
         let error = chain.check(3, PixelType::U8).unwrap_err().to_string();
-        assert!(error.starts_with("transforms[0]") && error.contains("ToDtype(\"float32\", scale=True)"), "{error}");
+        assert!(
+            error.starts_with("transforms[0]")
+                && error.contains("ToDtype(\"float32\", scale=True)"),
+            "{error}"
+        );
         let later = json!([{"op": "ToDtype", "dtype": "uint8"}, normalize]);
         assert!(Chain::build(&ops(later), Layout::Chw).is_err());
     }
@@ -465,7 +482,9 @@ mod tests {
     #[test]
     fn the_size_is_known_before_running() {
         let shape = ImageShape { height: 375, width: 500, channels: 3 };
-        let fixed = chain(json!([{"op": "Resize", "size": 256}, {"op": "CenterCrop", "size": [224, 200]}, {"op": "ToDtype"}]));
+        let fixed = chain(
+            json!([{"op": "Resize", "size": 256}, {"op": "CenterCrop", "size": [224, 200]}, {"op": "ToDtype"}]),
+        );
         let output = fixed.fixed_output(3, PixelType::U8).unwrap();
         assert_eq!((output.shape.clone(), output.dtype), (vec![3, 224, 200], DType::F32));
         assert_eq!(fixed.output(shape, PixelType::U8).unwrap(), output);
@@ -479,7 +498,8 @@ mod tests {
     #[test]
     fn fused_equals_stepwise() {
         let elements: Vec<u8> = (0..5 * 7 * 3).map(|i| (i * 37 % 256) as u8).collect();
-        let normalize = json!({"op": "Normalize", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]});
+        let normalize =
+            json!({"op": "Normalize", "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]});
         let fused = chain(json!([{"op": "ToDtype", "dtype": "float32", "scale": true}, normalize]));
         for view in [View::interleaved(5, 7, 3), View::planar(5, 7, 3)] {
             let got = floats(&run(&fused, Pixels::U8(&elements), view));
@@ -488,12 +508,16 @@ mod tests {
                 for y in 0..5 {
                     for x in 0..7 {
                         let scaled = f32::from(elements[view.at(y, x, c)]) * (1.0 / 255.0);
-                        let (mean, std) = ([0.485f32, 0.456, 0.406][c], [0.229f32, 0.224, 0.225][c]);
+                        let (mean, std) =
+                            ([0.485f32, 0.456, 0.406][c], [0.229f32, 0.224, 0.225][c]);
                         wanted.push((scaled - mean) / std);
                     }
                 }
             }
-            assert!(got.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?} {wanted:?}");
+            assert!(
+                got.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6),
+                "{got:?} {wanted:?}"
+            );
         }
     }
 
@@ -510,42 +534,73 @@ mod tests {
         let got = floats(&run(&chain(list), Pixels::U8(&elements), View::interleaved(2, 2, 1)));
         assert_eq!(got, [1., 1., 1., 1., 1., 1., 2., 1., 1., 3., 4., 1., 1., 1., 1., 1.]);
         // Cut to integers in between: 0.9 becomes 0.
-        let list = json!([{"op": "ToDtype", "dtype": "uint8"}, {"op": "ToDtype", "dtype": "float32"}]);
-        assert_eq!(floats(&run(&chain(list), Pixels::F32(&[0.9, 1.9]), View::interleaved(1, 2, 1))), [0.0, 1.0]);
+        let list =
+            json!([{"op": "ToDtype", "dtype": "uint8"}, {"op": "ToDtype", "dtype": "float32"}]);
+        assert_eq!(
+            floats(&run(&chain(list), Pixels::F32(&[0.9, 1.9]), View::interleaved(1, 2, 1))),
+            [0.0, 1.0]
+        );
     }
 
     #[test]
     fn a_flip_after_scaling_moves_no_pixel() {
         let list = json!([{"op": "ToDtype"}, {"op": "RandomHorizontalFlip", "p": 1.0}, {"op": "RandomVerticalFlip", "p": 1.0}]);
         let chain = chain(list);
-        assert_eq!(chain.scratch(ImageShape { height: 2, width: 2, channels: 1 }, PixelType::U8), 0);
-        assert_eq!(floats(&run(&chain, Pixels::U8(&[1, 2, 3, 4]), View::planar(2, 2, 1))), [4., 3., 2., 1.]);
+        assert_eq!(
+            chain.scratch(ImageShape { height: 2, width: 2, channels: 1 }, PixelType::U8),
+            0
+        );
+        assert_eq!(
+            floats(&run(&chain, Pixels::U8(&[1, 2, 3, 4]), View::planar(2, 2, 1))),
+            [4., 3., 2., 1.]
+        );
     }
 
     #[test]
     fn a_resize_of_any_view_is_the_resize_of_its_copy() {
         let (height, width) = (23, 31);
         for channels in [1, 3, 4] {
-            let elements: Vec<u8> = (0..height * width * channels).map(|i| (i * i % 251) as u8).collect();
+            let elements: Vec<u8> =
+                (0..height * width * channels).map(|i| (i * i % 251) as u8).collect();
             for turn in 0..16 {
                 let mut view = match turn & 1 {
                     0 => View::interleaved(height, width, channels),
                     _ => View::planar(height, width, channels),
                 };
                 view.crop(2, 3, 17, 21);
-                if turn & 2 != 0 { view.flip_horizontal() }
-                if turn & 4 != 0 { view.flip_vertical() }
-                if turn & 8 != 0 { view.transpose() }
+                if turn & 2 != 0 {
+                    view.flip_horizontal()
+                }
+                if turn & 4 != 0 {
+                    view.flip_vertical()
+                }
+                if turn & 8 != 0 {
+                    view.transpose()
+                }
                 let mut copy = vec![0; view.elements()];
-                convert(Pixels::U8(&elements), view, &Pointwise::cast(DType::U8), Layout::Hwc, &mut copy).unwrap();
+                convert(
+                    Pixels::U8(&elements),
+                    view,
+                    &Pointwise::cast(DType::U8),
+                    Layout::Hwc,
+                    &mut copy,
+                )
+                .unwrap();
                 let plain = View::interleaved(view.height, view.width, channels);
                 for interpolation in ["nearest", "bilinear", "bicubic"] {
-                    for first in [json!({"op": "RandomVerticalFlip", "p": 0}), json!({"op": "ToDtype"})] {
-                        let chain = chain(json!([first, {"op": "Resize", "size": [9, 40], "interpolation": interpolation}, {"op": "ToDtype"}]));
+                    for first in
+                        [json!({"op": "RandomVerticalFlip", "p": 0}), json!({"op": "ToDtype"})]
+                    {
+                        let chain = chain(
+                            json!([first, {"op": "Resize", "size": [9, 40], "interpolation": interpolation}, {"op": "ToDtype"}]),
+                        );
                         let a = floats(&run(&chain, Pixels::U8(&elements), view));
                         let b = floats(&run(&chain, Pixels::U8(&copy), plain));
                         // A mirrored pass rounds its coefficients the other way round.
-                        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1.0), "{channels} {turn} {interpolation}");
+                        assert!(
+                            a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1.0),
+                            "{channels} {turn} {interpolation}"
+                        );
                     }
                 }
             }

@@ -17,9 +17,10 @@ impl Normalize {
     pub(super) fn read(table: &mut Table) -> Result<Box<dyn Transform>, SpecError> {
         let mut values = |name: &'static str| match table.numbers(name)? {
             Some(values) if (1..=4).contains(&values.len()) => Ok(values),
-            Some(values) => {
-                Err(table.error(name, "is not allowed").value(json!(values)).allowed("a number, or one per channel"))
-            }
+            Some(values) => Err(table
+                .error(name, "is not allowed")
+                .value(json!(values))
+                .allowed("a number, or one per channel")),
             None => Err(table.error(name, "is missing").allowed("a number, or one per channel")),
         };
         let (mean, std) = (values("mean")?, values("std")?);
@@ -53,8 +54,11 @@ impl Transform for Normalize {
         }
         let most = self.mean.len().max(self.std.len());
         if most > 1 && channels != 0 && channels != most {
-            return Some(Err(SpecError::new("mean", format!("has {most} values, but images have {channels} channels"))
-                .value(json!(self.mean))));
+            return Some(Err(SpecError::new(
+                "mean",
+                format!("has {most} values, but images have {channels} channels"),
+            )
+            .value(json!(self.mean))));
         }
         let mut map = Linear::cast(dtype);
         for c in 0..4 {

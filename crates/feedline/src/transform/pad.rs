@@ -62,7 +62,11 @@ pub(super) fn window(
     fill: &[f64],
 ) -> Result<(), Fault> {
     let view = image.view();
-    if top >= 0 && left >= 0 && top as usize + height <= view.height && left as usize + width <= view.width {
+    if top >= 0
+        && left >= 0
+        && top as usize + height <= view.height
+        && left as usize + width <= view.width
+    {
         image.view_mut().crop(top as usize, left as usize, height, width);
         return Ok(());
     }
@@ -70,7 +74,11 @@ pub(super) fn window(
         return Err(Fault::Shape("an image without pixels cannot be mirrored".into()));
     }
     if fill.len() != 1 && fill.len() != view.channels {
-        return Err(Fault::Shape(format!("fill has {} values for {} channels", fill.len(), view.channels)));
+        return Err(Fault::Shape(format!(
+            "fill has {} values for {} channels",
+            fill.len(),
+            view.channels
+        )));
     }
     let planar = view.channel != 1 && view.channels > 1;
     let new = if planar {
@@ -85,7 +93,15 @@ pub(super) fn window(
         match (pixels, pixel) {
             (Pixels::U8(from), _) => copy(from, view, new, origin, beyond, |c| fill(c) as u8, out),
             (Pixels::F32(from), PixelType::F32 | PixelType::U8) => {
-                copy(from, view, new, origin, beyond, |c| fill(c) as f32, bytemuck::cast_slice_mut(out));
+                copy(
+                    from,
+                    view,
+                    new,
+                    origin,
+                    beyond,
+                    |c| fill(c) as f32,
+                    bytemuck::cast_slice_mut(out),
+                );
             }
         }
         Ok(())
@@ -119,7 +135,8 @@ fn copy<T: Pod>(
         let inside = match row {
             Some(y) if run && first < end => {
                 let start = view.at(y, (left + first as isize) as usize, plane);
-                to[first * channels..end * channels].copy_from_slice(&from[start..][..(end - first) * channels]);
+                to[first * channels..end * channels]
+                    .copy_from_slice(&from[start..][..(end - first) * channels]);
                 first..end
             }
             _ => 0..0,
@@ -138,7 +155,9 @@ mod tests {
 
     #[test]
     fn beyond_the_edges() {
-        let show = |beyond: Beyond| (-4..8).map(|at| beyond.place(at, 4).map_or(9, |x| x)).collect::<Vec<_>>();
+        let show = |beyond: Beyond| {
+            (-4..8).map(|at| beyond.place(at, 4).map_or(9, |x| x)).collect::<Vec<_>>()
+        };
         assert_eq!(show(Beyond::Constant), [9, 9, 9, 9, 0, 1, 2, 3, 9, 9, 9, 9]);
         assert_eq!(show(Beyond::Edge), [0, 0, 0, 0, 0, 1, 2, 3, 3, 3, 3, 3]);
         assert_eq!(show(Beyond::Reflect), [2, 3, 2, 1, 0, 1, 2, 3, 2, 1, 0, 1]);

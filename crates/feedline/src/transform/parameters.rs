@@ -10,9 +10,13 @@ use crate::spec::Table;
 const LONGEST_SIDE: u64 = 1 << 20;
 
 /// A whole number or a list of one or two.
-pub(super) fn sides(table: &mut Table, name: &'static str) -> Result<Option<Vec<usize>>, SpecError> {
+pub(super) fn sides(
+    table: &mut Table,
+    name: &'static str,
+) -> Result<Option<Vec<usize>>, SpecError> {
     let Some(sides) = table.wholes(name)? else { return Ok(None) };
-    if !matches!(sides.len(), 1 | 2) || sides.iter().any(|side| !(1..=LONGEST_SIDE).contains(side)) {
+    if !matches!(sides.len(), 1 | 2) || sides.iter().any(|side| !(1..=LONGEST_SIDE).contains(side))
+    {
         return Err(table
             .error(name, "is not allowed")
             .value(Value::from(sides))
@@ -44,12 +48,17 @@ pub(super) fn interpolation(table: &mut Table) -> Result<(Interpolation, bool), 
 }
 
 /// Two numbers, the lower one first, both above `low`.
-pub(super) fn range(table: &mut Table, name: &'static str, default: [f64; 2]) -> Result<[f64; 2], SpecError> {
+pub(super) fn range(
+    table: &mut Table,
+    name: &'static str,
+    default: [f64; 2],
+) -> Result<[f64; 2], SpecError> {
     match table.numbers(name)?.as_deref() {
         None => Ok(default),
         Some(&[low, high]) if low > 0.0 && low <= high => Ok([low, high]),
-        Some(other) => {
-            Err(table.error(name, "is not allowed").value(json!(other)).allowed("[low, high] with 0 < low <= high"))
-        }
+        Some(other) => Err(table
+            .error(name, "is not allowed")
+            .value(json!(other))
+            .allowed("[low, high] with 0 < low <= high")),
     }
 }

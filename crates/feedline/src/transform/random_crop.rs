@@ -47,7 +47,10 @@ impl RandomCrop {
         let pad_if_needed = table.boolean("pad_if_needed")?.unwrap_or(false);
         let fill = table.numbers("fill")?.unwrap_or_else(|| vec![0.0]);
         if fill.is_empty() || fill.len() > 4 {
-            return Err(table.error("fill", "is not allowed").value(json!(fill)).allowed("a number, or one per channel"));
+            return Err(table
+                .error("fill", "is not allowed")
+                .value(json!(fill))
+                .allowed("a number, or one per channel"));
         }
         let beyond = table.choice("padding_mode", Beyond::NAMES)?.unwrap_or_default();
         Ok(Box::new(RandomCrop { height, width, padding, pad_if_needed, fill, beyond }))
@@ -60,7 +63,8 @@ impl RandomCrop {
         let mut padded = [input.height + top + bottom, input.width + left + right];
         if self.pad_if_needed {
             // On both sides, each time the whole difference, as torchvision does.
-            let missing = [self.height.saturating_sub(padded[0]), self.width.saturating_sub(padded[1])];
+            let missing =
+                [self.height.saturating_sub(padded[0]), self.width.saturating_sub(padded[1])];
             before = [before[0] + missing[1], before[1] + missing[0]];
             padded = [padded[0] + 2 * missing[0], padded[1] + 2 * missing[1]];
         }

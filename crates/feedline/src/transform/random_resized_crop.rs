@@ -100,7 +100,8 @@ impl Transform for RandomResizedCrop {
     }
 
     fn apply(&self, image: &mut Image<'_>, draws: &mut Draws) -> Result<(), Fault> {
-        let shape = self.shape(ImageShape::of(image.view())).map(|_| ImageShape::of(image.view()))?;
+        let shape =
+            self.shape(ImageShape::of(image.view())).map(|_| ImageShape::of(image.view()))?;
         let [top, left, height, width] = self.part(shape, draws);
         image.view_mut().crop(top, left, height, width);
         resample::resample(image, (self.height, self.width), self.interpolation, self.antialias)

@@ -44,11 +44,6 @@ impl Interpolation {
         matches!(self, Interpolation::Lanczos | Interpolation::Box | Interpolation::Hamming)
     }
 
-    /// True when the filter has negative lobes, so that a pass may leave the range of its input.
-    fn overshoots(self) -> bool {
-        matches!(self, Interpolation::Bicubic | Interpolation::Lanczos)
-    }
-
     /// The filter and the pixels that it reaches to each side; `None` for nearest.
     fn filter(self) -> Option<(FilterType, usize)> {
         match self {
@@ -142,18 +137,21 @@ pub(super) fn resample(
         return Ok(());
     }
     if view.elements() == 0 {
-        return Err(Fault::Shape(format!("an image of {} x {} pixels cannot be resized", view.width, view.height)));
+        return Err(Fault::Shape(format!(
+            "an image of {} x {} pixels cannot be resized",
+            view.width, view.height
+        )));
     }
     let Some((filter, _)) = interpolation.filter() else {
         return nearest(image, height, width);
     };
     let untwisted = Untwisted::of(view);
     let straight = untwisted.view;
-    // 8-bit pixels are cut off at 0 and 255 after each pass, which makes the passes' order
-    // visible where a filter overshoots. Pillow takes the rows first; the resizer, alone,
-    // the columns (in memory).
+    // 8-bit pixels are rounded after each pass, so that the passes' order shows. Pillow takes the
+    // rows first; the resizer, left alone, the columns (as they lie in memory): then one pixel in
+    // five would differ from Pillow's.
     let both = view.height != height && view.width != width;
-    if both && image.pixel_type() == PixelType::U8 && interpolation.overshoots() && !untwisted.transposed {
+    if both && image.pixel_type() == PixelType::U8 && !untwisted.transposed {
         resample(image, (view.height, width), interpolation, antialias)?;
         return resample(image, (height, width), interpolation, antialias);
     }
@@ -163,9 +161,15 @@ pub(super) fn resample(
     let planar = straight.column == 1;
     if !interleaved && !planar || interleaved && straight.row % straight.column != 0 {
         compact(image)?;
-        return resample(image, if untwisted.transposed { (width, height) } else { (height, width) }, interpolation, antialias);
+        return resample(
+            image,
+            if untwisted.transposed { (width, height) } else { (height, width) },
+            interpolation,
+            antialias,
+        );
     }
-    let algorithm = if antialias { ResizeAlg::Convolution(filter) } else { ResizeAlg::Interpolation(filter) };
+    let algorithm =
+        if antialias { ResizeAlg::Convolution(filter) } else { ResizeAlg::Interpolation(filter) };
     let options = ResizeOptions::new().resize_alg(algorithm).use_alpha(false);
     let pixel = image.pixel_type();
     let mut new = if interleaved {
@@ -200,14 +204,16 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// Resizes each plane of pixels of type `P`: one plane if they are interleaved.
     fn planes<P: PixelTrait>(&mut self, from: &[u8], out: &mut [u8]) -> Result<(), Fault> {
-        let failed = |error: &dyn std::fmt::Display| Fault::Shape(format!("cannot resize: {error}"));
+        let failed =
+            |error: &dyn std::fmt::Display| Fault::Shape(format!("cannot resize: {error}"));
         let elements = P::count_of_components();
         let view = self.straight;
         // Interleaved pixels need not start at a multiple of their size.
         let lead = view.start % elements * (P::size() / elements);
         let count = (from.len() - lead) / P::size();
-        let whole = TypedImageRef::<P>::from_buffer(count as u32, 1, &from[lead..lead + count * P::size()])
-            .map_err(|error| failed(&error))?;
+        let whole =
+            TypedImageRef::<P>::from_buffer(count as u32, 1, &from[lead..lead + count * P::size()])
+                .map_err(|error| failed(&error))?;
         for (c, out) in out.chunks_exact_mut(self.height * self.width * P::size()).enumerate() {
             let rows = Rows {
                 pixels: whole.pixels(),
@@ -218,7 +224,9 @@ impl Pass<'_> {
             };
             let mut to = TypedImage::<P>::from_buffer(self.width as u32, self.height as u32, out)
                 .map_err(|error| failed(&error))?;
-            self.resizer.resize_typed(&rows, &mut to, self.options).map_err(|error| failed(&error))?;
+            self.resizer
+                .resize_typed(&rows, &mut to, self.options)
+                .map_err(|error| failed(&error))?;
         }
         Ok(())
     }
@@ -229,7 +237,9 @@ fn compact(image: &mut Image<'_>) -> Result<(), Fault> {
     let (view, pixel) = (image.view(), image.pixel_type());
     let new = View::interleaved(view.height, view.width, view.channels);
     let map = Pointwise::cast(super::element(pixel));
-    image.replace(new, pixel, |pixels, view, out, _| convert(pixels, view, &map, crate::image::Layout::Hwc, out))
+    image.replace(new, pixel, |pixels, view, out, _| {
+        convert(pixels, view, &map, crate::image::Layout::Hwc, out)
+    })
 }
 
 /// Centres as Pillow computes them, by repeated addition, so that ties fall alike.

@@ -41,7 +41,9 @@ impl Resize {
         let max_size = table.whole("max_size", 1)?.map(|side| side.min(1 << 20) as usize);
         match (&target, max_size) {
             (Target::Longer, None) => {
-                return Err(table.error("size", "is missing").allowed("a whole number or [height, width]"));
+                return Err(table
+                    .error("size", "is missing")
+                    .allowed("a whole number or [height, width]"));
             }
             (Target::Shorter(side), Some(longest)) if longest <= *side => {
                 return Err(table
@@ -50,7 +52,9 @@ impl Resize {
                     .allowed(format!("a whole number above {side}")));
             }
             (Target::Both(..), Some(longest)) => {
-                return Err(table.error("max_size", "cannot go with a size of two numbers").value(longest));
+                return Err(table
+                    .error("max_size", "cannot go with a size of two numbers")
+                    .value(longest));
             }
             _ => {}
         }

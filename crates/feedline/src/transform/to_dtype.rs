@@ -29,7 +29,10 @@ impl Transform for ToDtype {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        Map::from_iter([("dtype".to_owned(), json!(self.dtype.name())), ("scale".to_owned(), json!(self.scale))])
+        Map::from_iter([
+            ("dtype".to_owned(), json!(self.dtype.name())),
+            ("scale".to_owned(), json!(self.scale)),
+        ])
     }
 
     fn map(&self, dtype: DType, _: usize) -> Option<Result<Linear, SpecError>> {
