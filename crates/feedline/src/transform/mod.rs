@@ -5,6 +5,7 @@
 //! writes the batch, unless an op that makes new pixels comes after them.
 
 mod center_crop;
+mod exact;
 mod normalize;
 mod pad;
 mod parameters;
