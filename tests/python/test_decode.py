@@ -286,7 +286,12 @@ def test_webp_is_equal(mode: str) -> None:
         alpha = image.convert("RGBA")
         alpha.putalpha(Image.fromarray(photo(height, width, 5)[..., 0]))
         for source in (image, alpha):
-            for options in ({"quality": 60}, {"quality": 95}, {"lossless": True}, {"lossless": True, "exact": True}):
+            for options in (
+                {"quality": 60},
+                {"quality": 95},
+                {"lossless": True},
+                {"lossless": True, "exact": True},
+            ):
                 data = saved(source, "WEBP", **options)
                 # libwebp's decoder is defined to the bit.
                 assert difference(decode(data, mode), pillow(data, mode)) == 0, (source.mode, options)
@@ -405,7 +410,10 @@ def test_truncations_are_errors(name: str) -> None:
         cut = data[: len(data) * part // 16]
         result = outcome(cut)
         if isinstance(result, str):
-            assert any(word in result for word in ("JPEG", "PNG", "WebP", "GIF", "TIFF", "BMP", "PNM", "empty")) or part == 0
+            assert (
+                any(word in result for word in ("JPEG", "PNG", "WebP", "GIF", "TIFF", "BMP", "PNM", "empty"))
+                or part == 0
+            )
         else:
             # An animation's first frame may be whole when the file is not.
             assert name == "animation" and np.array_equal(result, whole)
@@ -477,7 +485,19 @@ def test_a_limit_that_is_raised_still_ends_in_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x00", b"hello, I am text", b"<html>", b"\xff\xd8\xff", b"BM", b"GIF89a", b"RIFF\x00\x00\x00\x00WEBP", b"II*\x00", b"P6 "]
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"hello, I am text",
+        b"<html>",
+        b"\xff\xd8\xff",
+        b"BM",
+        b"GIF89a",
+        b"RIFF\x00\x00\x00\x00WEBP",
+        b"II*\x00",
+        b"P6 ",
+    ],
 )
 def test_what_is_no_image(data: bytes) -> None:
     assert isinstance(outcome(data), str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,22 +46,34 @@ def run(
     height, width, channels = image.shape
     stored = np.ascontiguousarray(image.transpose(2, 0, 1) if planar else image)
     data, shape, dtype = _native.apply_transforms(
-        json.dumps(ops), layout, stored.tobytes(), height, width, channels, planar, str(image.dtype), seed, epoch, position
+        json.dumps(ops),
+        layout,
+        stored.tobytes(),
+        height,
+        width,
+        channels,
+        planar,
+        str(image.dtype),
+        seed,
+        epoch,
+        position,
     )
     if dtype == "bfloat16":
-        wide = np.frombuffer(data, np.uint16).astype(np.uint32) << 16
+        wide: Array = np.frombuffer(data, np.uint16).astype(np.uint32) << 16
         return wide.view(np.float32).reshape(shape)
     if layout == "channels_last":
         channels, height, width = shape
-        return np.frombuffer(data, dtype).reshape(height, width, channels).transpose(2, 0, 1)
-    return np.frombuffer(data, dtype).reshape(shape)
+        return np.frombuffer(data, np.dtype(dtype)).reshape(height, width, channels).transpose(2, 0, 1)
+    return np.frombuffer(data, np.dtype(dtype)).reshape(shape)
 
 
 def photo(height: int, width: int, seed: int = 0, channels: int = 3) -> Array:
     """A natural spectrum: noise whose amplitude falls with frequency, and edges."""
     rng = np.random.default_rng(seed)
     frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(width), np.fft.fftfreq(height)))
-    spectrum = np.fft.fft2(rng.normal(size=(channels, height, width))) / np.maximum(frequency, 1 / max(height, width))
+    spectrum = np.fft.fft2(rng.normal(size=(channels, height, width))) / np.maximum(
+        frequency, 1 / max(height, width)
+    )
     image = np.fft.ifft2(spectrum).real
     image = image / (image.std() + 1e-9) * 50 + 128
     image[:, height // 3 : height // 2, width // 4 :] = 250
@@ -90,7 +103,13 @@ def assert_close(got: Array, wanted: Array, what: object = "") -> None:
     assert gap.mean() < 0.1, (what, gap.mean())
 
 
-SIZES = [((375, 500), (224, 224)), ((61, 47), (128, 201)), ((33, 200), (77, 50)), ((8, 9), (3, 31)), ((64, 64), (64, 30))]
+SIZES = [
+    ((375, 500), (224, 224)),
+    ((61, 47), (128, 201)),
+    ((33, 200), (77, 50)),
+    ((8, 9), (3, 31)),
+    ((64, 64), (64, 30)),
+]
 
 
 @pytest.mark.parametrize("planar", [False, True])
@@ -121,7 +140,11 @@ def test_resize_at_random_sizes(interpolation: str) -> None:
     for case in range(120):
         height, width, to_height, to_width = (int(x) for x in rng.integers(2, 200, 4))
         image = photo(height, width, case) if case % 2 else noise(height, width)
-        got = run([op("Resize", size=[to_height, to_width], interpolation=interpolation)], image, planar=case % 3 == 0)
+        got = run(
+            [op("Resize", size=[to_height, to_width], interpolation=interpolation)],
+            image,
+            planar=case % 3 == 0,
+        )
         wanted = pillow_resize(image, to_height, to_width, interpolation)
         assert_close(got, wanted, (height, width, to_height, to_width))
         if interpolation != "bilinear":
@@ -180,11 +203,22 @@ def test_resize_without_antialias_agrees_with_torchvision() -> None:
 @pytest.mark.parametrize("planar", [False, True])
 @pytest.mark.parametrize("layout", ["chw", "hwc", "channels_last"])
 def test_center_crop_equals_torchvision(layout: str, planar: bool) -> None:
-    for height, width, size in [(50, 60, 20), (51, 60, [20, 33]), (10, 60, 31), (9, 8, [12, 3]), (5, 5, 12), (7, 7, 7)]:
+    for height, width, size in [
+        (50, 60, 20),
+        (51, 60, [20, 33]),
+        (10, 60, 31),
+        (9, 8, [12, 3]),
+        (5, 5, 12),
+        (7, 7, 7),
+    ]:
         image = photo(height, width)
         wanted = functional.center_crop(torch.from_numpy(image.transpose(2, 0, 1).copy()), size).numpy()
         got = run([op("CenterCrop", size=size)], image, layout, planar)
-        assert np.array_equal(got, wanted.transpose(1, 2, 0) if layout == "hwc" else wanted), (height, width, size)
+        assert np.array_equal(got, wanted.transpose(1, 2, 0) if layout == "hwc" else wanted), (
+            height,
+            width,
+            size,
+        )
 
 
 @pytest.mark.parametrize("planar", [False, True])
@@ -195,13 +229,12 @@ def test_random_crop_equals_torchvision_at_the_same_place(padding_mode: str, pla
         if isinstance(fill, list) and padding_mode != "constant":
             continue  # torchvision refuses it
         image = coordinates(height, width)
-        left, top, right, bottom = {
-            type(None): lambda: (0, 0, 0, 0),
-            int: lambda: (padding,) * 4,
-            list: lambda: tuple(padding) * (4 // len(padding)),  # type: ignore[arg-type]
-        }[type(padding)]()
+        sides = padding if isinstance(padding, list) else [padding or 0]
+        left, top, right, bottom = sides * (4 // len(sides))
         tensor = torch.from_numpy(image.transpose(2, 0, 1).copy())
-        padded = functional.pad(tensor, [left, top, right, bottom], fill=fill, padding_mode=padding_mode).numpy()
+        padded = functional.pad(
+            tensor, [left, top, right, bottom], fill=fill, padding_mode=padding_mode
+        ).numpy()
         windows = {}
         for y in range(padded.shape[1] - size[0] + 1):
             for x in range(padded.shape[2] - size[1] + 1):
@@ -261,7 +294,9 @@ NORMAL: dict[str, Any] = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0
 def test_normalize_equals_torchvision(layout: str, planar: bool) -> None:
     for height, width in [(1, 1), (5, 7), (32, 32), (223, 225)]:
         image = photo(height, width)
-        got = run([op("ToDtype", dtype="float32", scale=True), op("Normalize", **NORMAL)], image, layout, planar)
+        got = run(
+            [op("ToDtype", dtype="float32", scale=True), op("Normalize", **NORMAL)], image, layout, planar
+        )
         tensor = torch.from_numpy(image.transpose(2, 0, 1).copy())
         wanted = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(**NORMAL)])(tensor).numpy()
         assert np.abs(got - (wanted.transpose(1, 2, 0) if layout == "hwc" else wanted)).max() < 1e-6
@@ -290,7 +325,13 @@ def test_the_usual_chains() -> None:
     ]
     got = run(chain, image, "chw")
     reference = v2.Compose(
-        [v2.Resize(256), v2.CenterCrop(224), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(**NORMAL)]
+        [
+            v2.Resize(256),
+            v2.CenterCrop(224),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(**NORMAL),
+        ]
     )
     wanted = reference(Image.fromarray(image)).numpy()
     # One level of 255, in units of the smallest deviation.
@@ -341,7 +382,8 @@ def two_sample_gap(a: Array, b: Array) -> float:
     """Kolmogorov and Smirnov's statistic, scaled so that 2 is beyond 1 in 1,000."""
     both = np.sort(np.concatenate([a, b]))
     gap = np.abs(
-        np.searchsorted(np.sort(a), both, side="right") / len(a) - np.searchsorted(np.sort(b), both, side="right") / len(b)
+        np.searchsorted(np.sort(a), both, side="right") / len(a)
+        - np.searchsorted(np.sort(b), both, side="right") / len(b)
     ).max()
     return float(gap * math.sqrt(len(a) * len(b) / (len(a) + len(b))))
 
@@ -357,16 +399,19 @@ def two_sample_gap(a: Array, b: Array) -> float:
         (16, 256, {}),
     ],
 )
-def test_random_resized_crop_has_torchvisions_distribution(height: int, width: int, parameters: dict[str, Any]) -> None:
+def test_random_resized_crop_has_torchvisions_distribution(
+    height: int, width: int, parameters: dict[str, Any]
+) -> None:
     torch.manual_seed(11)
     ours = our_parts(height, width, 3000, **parameters)
     theirs = torchvision_parts(height, width, 6000, **parameters)
-    for name, of in {
+    measures: dict[str, Callable[[Array], Array]] = {
         "area": lambda p: p[:, 2] * p[:, 3] / (height * width),
         "aspect": lambda p: np.log(p[:, 3] / p[:, 2]),
         "top": lambda p: p[:, 0],
         "left": lambda p: p[:, 1],
-    }.items():
+    }
+    for name, of in measures.items():
         assert two_sample_gap(of(ours), of(theirs)) < 2.0, name
 
 
@@ -382,7 +427,9 @@ def test_random_resized_crop_resizes_the_part_alone() -> None:
     image = photo(120, 160)
     for position in range(10):
         ramp = np.stack([*np.mgrid[0:120, 0:160], np.zeros((120, 160))], -1).astype(np.float32)
-        where = run([op("RandomResizedCrop", size=[120, 160], interpolation="nearest")], ramp, position=position)
+        where = run(
+            [op("RandomResizedCrop", size=[120, 160], interpolation="nearest")], ramp, position=position
+        )
         (top, left), (bottom, right) = where[0, 0, :2].astype(int), where[-1, -1, :2].astype(int)
         part = np.ascontiguousarray(image[top : bottom + 1, left : right + 1])
         got = run([op("RandomResizedCrop", size=[64, 64])], image, position=position)
@@ -394,13 +441,15 @@ def test_draws_depend_on_seed_epoch_and_position_alone() -> None:
     ops = [op("RandomResizedCrop", size=16), op("RandomHorizontalFlip")]
     first = run(ops, image, seed=1, epoch=2, position=3)
     assert np.array_equal(first, run(ops, image, seed=1, epoch=2, position=3))
-    for other in ({"seed": 2}, {"epoch": 3}, {"position": 4}):
-        assert not np.array_equal(first, run(ops, image, **{"seed": 1, "epoch": 2, "position": 3, **other}))
+    for seed, epoch, position in [(2, 2, 3), (1, 3, 3), (1, 2, 4)]:
+        assert not np.array_equal(first, run(ops, image, seed=seed, epoch=epoch, position=position))
 
 
 def test_mistakes_name_the_key() -> None:
     image = photo(4, 4)
-    with pytest.raises(ValueError, match=r"transforms\[0\]\.op = \"Resise\": unknown op.*did you mean Resize\?"):
+    with pytest.raises(
+        ValueError, match=r"transforms\[0\]\.op = \"Resise\": unknown op.*did you mean Resize\?"
+    ):
         run([op("Resise", size=3)], image)
     with pytest.raises(ValueError, match=r"transforms\[1\]\.size = \[0\]"):
         run([op("ToDtype"), op("CenterCrop", size=0)], image)
