@@ -114,6 +114,8 @@ struct State {
     remade: u64,
     /// The system's refusal of memory that the limit allows.
     refused: Option<String>,
+    /// A worker died of a mistake in the engine itself.
+    broken: Option<String>,
 }
 
 /// A batch that is done.
@@ -184,6 +186,7 @@ impl Flow {
             line: BTreeSet::new(),
             remade: 0,
             refused: None,
+            broken: None,
         };
         Flow {
             layout,
@@ -437,6 +440,11 @@ impl Flow {
             if helped || done_at(&state, in_order).is_some() {
                 continue;
             }
+            if let Some(reason) = &state.broken {
+                return Err(Error::System(format!(
+                    "a worker ended with an internal error: {reason} (please report this)"
+                )));
+            }
             if let Some(reason) = state.refused.take() {
                 return Err(Error::System(format!(
                     "the system refuses {} for a batch: {reason}; lower memory or batch_size",
@@ -478,6 +486,12 @@ impl Flow {
         }
         self.drop_free(&mut state);
         self.work.notify_all();
+        self.ready.notify_all();
+    }
+
+    /// Tells the consumer that it waits in vain.
+    pub(crate) fn break_down(&self, reason: String) {
+        lock(&self.state).broken = Some(reason);
         self.ready.notify_all();
     }
 

@@ -5,6 +5,7 @@
 //! writes the batch, unless an op that makes new pixels comes after them.
 
 mod center_crop;
+mod exact;
 mod normalize;
 mod pad;
 mod parameters;
@@ -392,18 +393,15 @@ mod tests {
     }
 
     fn run(chain: &Chain, pixels: Pixels<'_>, view: View) -> Vec<u8> {
+        let pixel_type = match pixels {
+            Pixels::U8(_) => PixelType::U8,
+            Pixels::F32(_) => PixelType::F32,
+        };
+        let mut out = vec![0; chain.output(ImageShape::of(view), pixel_type).unwrap().bytes()];
         let mut scratch = Scratch::default();
         let mut image = Image::borrowed(&mut scratch, pixels, view).unwrap();
-        let output = chain.output(ImageShape::of(view), image.pixel_type()).unwrap();
-        let mut out = vec![0; output.bytes()];
         chain.run(&mut image, 7, 3, &mut out).unwrap();
-        let bound = chain.scratch(
-            ImageShape::of(view),
-            match pixels {
-                Pixels::U8(_) => PixelType::U8,
-                Pixels::F32(_) => PixelType::F32,
-            },
-        );
+        let bound = chain.scratch(ImageShape::of(view), pixel_type);
         // Slabs are whole pages.
         assert!(scratch.held() <= bound + 2 * 4096, "{} held, {bound} announced", scratch.held());
         out
