@@ -43,7 +43,7 @@ pub(crate) enum Failure {
     /// The flags do not make sense.
     Usage(String),
     /// A mistake in a file that describes a pipeline.
-    SpecFile(PathBuf, feedline::SpecError),
+    SpecFile(PathBuf, Box<feedline::SpecError>),
     /// The library's reason.
     Library(feedline::Error),
     /// Standard output does not take the result.
