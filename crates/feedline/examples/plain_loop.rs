@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     while loader.position().0 < EPOCHS {
         let epoch = loader.position().0;
-        let (mut rows, mut sum) = (0, 0.0);
+        let (mut rows, mut count, mut sum) = (0, 0, 0.0);
         let mut batches = loader.epoch();
         while let Some(batch) = batches.next() {
             let batch = batch?;
@@ -49,12 +49,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             // The training step would be here; this one only adds up.
             sum += images.iter().map(|x| f64::from(*x)).sum::<f64>() / images.len() as f64;
             rows += labels.len();
+            count += 1;
             if (batch.number() + 1).is_multiple_of(SAVE_EVERY) {
                 save(&batches.state())?;
             }
         }
         save(&loader.state())?;
-        println!("epoch {epoch}: {rows} images, mean {:.4}", sum / loader.len() as f64);
+        println!("epoch {epoch}: {rows} images, mean {:.4}", sum / f64::from(count));
     }
     fs::remove_file(STATE)?;
     Ok(())

@@ -321,11 +321,11 @@ impl Run {
                 .collect();
             format!("{} {} [{}]", field.name, field.dtype, shape.join(", "))
         });
-        output.text(&format!("batch: {}", fields.collect::<Vec<_>>().join(", ")))?;
+        output.text(&format!("batch: {}", fields.collect::<Vec<_>>().join(", ")), 4)?;
         let transforms: Vec<String> =
             loader.spec().transforms.iter().map(pipeline::show_transform).collect();
         if !transforms.is_empty() {
-            output.text(&format!("transforms: {}", transforms.join(", ")))?;
+            output.text(&format!("transforms: {}", transforms.join(", ")), 4)?;
         }
         output.line("")?;
 
@@ -361,7 +361,7 @@ impl Run {
         output.table(&table)?;
         output.line("")?;
         for (name, text) in self.remarks(loader, measurement) {
-            output.text(&format!("{name:<12}  {text}"))?;
+            output.text(&format!("{name:<12}  {text}"), 14)?;
         }
         Ok(())
     }
