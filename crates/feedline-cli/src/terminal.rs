@@ -16,6 +16,8 @@ pub(crate) struct Terminal {
     stderr_is_terminal: bool,
     /// Columns, if standard output is a terminal.
     width: Option<usize>,
+    /// The locale's encoding is UTF-8, so that more than ASCII can be shown.
+    unicode: bool,
 }
 
 /// What a colour means.
@@ -23,6 +25,7 @@ pub(crate) struct Terminal {
 pub(crate) enum Paint {
     Heading,
     Bad,
+    Bar,
 }
 
 impl Paint {
@@ -30,6 +33,7 @@ impl Paint {
         match self {
             Paint::Heading => "\x1b[1m",
             Paint::Bad => "\x1b[1;31m",
+            Paint::Bar => "\x1b[36m",
         }
     }
 }
@@ -47,7 +51,17 @@ impl Terminal {
             colour_err: stderr && !plain,
             stderr_is_terminal: stderr,
             width: width.filter(|_| stdout),
+            unicode: locale_is_unicode(|name| std::env::var(name).ok()),
         }
+    }
+
+    /// Columns for a chart: all there are, within what the eye can follow.
+    pub(crate) fn chart_width(&self) -> usize {
+        self.width.unwrap_or(80).clamp(40, 110)
+    }
+
+    pub(crate) fn is_unicode(&self) -> bool {
+        self.unicode
     }
 
     /// `text` for standard error.
@@ -59,6 +73,16 @@ impl Terminal {
     pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
         painted(self.colour_out, paint, text)
     }
+}
+
+/// POSIX: the first of these that is set and not empty names the locale.
+fn locale_is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let names = ["LC_ALL", "LC_CTYPE", "LANG"];
+    let locale = names.into_iter().filter_map(variable).find(|value| !value.is_empty());
+    locale.is_some_and(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
 }
 
 fn painted(colour: bool, paint: Paint, text: &str) -> String {
@@ -100,9 +124,10 @@ impl Progress {
             let template = format!(
                 "{{wide_bar{colour}}} {{human_pos}}/{{human_len}} {unit} {{rate}} eta {{eta}}"
             );
+            let symbols = if terminal.unicode { "━╸ " } else { "=> " };
             match ProgressStyle::with_template(&template) {
                 Ok(style) => {
-                    bar.with_style(style.progress_chars("━╸ ").with_key("rate", show_rate))
+                    bar.with_style(style.progress_chars(symbols).with_key("rate", show_rate))
                 }
                 Err(_) => bar,
             }
@@ -144,6 +169,11 @@ impl Progress {
         }
     }
 
+    /// Does something that may print, with the bar out of its way.
+    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
+    }
+
     /// The bar goes; the result takes its place.
     pub(crate) fn finish(self) {
         self.bar.finish_and_clear();
@@ -163,11 +193,20 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
-        Table { rows: vec![heading.map(str::to_owned).into()] }
+        Table::headed(&heading)
+    }
+
+    pub(crate) fn headed(heading: &[&str]) -> Self {
+        Table { rows: vec![heading.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| printable(&cell).replace('\n', "\\n")).into());
+        self.cells(cells.into());
+    }
+
+    /// A row whose last cells may be missing or of another number.
+    pub(crate) fn cells(&mut self, cells: Vec<String>) {
+        self.rows.push(cells.iter().map(|cell| printable(cell).replace('\n', "\\n")).collect());
     }
 
     /// Names are shortened in their middle until a row fits the terminal's width. Elsewhere (a
@@ -190,7 +229,7 @@ impl Table {
         for (number, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
             for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                let cell = shortened(cell, width);
+                let cell = shortened(cell, width, terminal.unicode);
                 let gap = " ".repeat(width - cell.width().min(width));
                 line +=
                     &if column == 0 { format!("{cell}{gap}") } else { format!("  {gap}{cell}") };
@@ -205,11 +244,12 @@ impl Table {
 }
 
 /// At most `width` columns of `text`: its beginning and its end tell more than its middle.
-fn shortened(text: &str, width: usize) -> Cow<'_, str> {
+pub(crate) fn shortened(text: &str, width: usize, unicode: bool) -> Cow<'_, str> {
     if text.width() <= width {
         return Cow::Borrowed(text);
     }
-    let room = width.saturating_sub(1);
+    let gap = if unicode { "…" } else { ".." };
+    let room = width.saturating_sub(gap.width());
     let take = |symbols: &mut dyn Iterator<Item = char>, room: usize| {
         let mut used = 0;
         let fits = |symbol: &char| {
@@ -220,7 +260,7 @@ fn shortened(text: &str, width: usize) -> Cow<'_, str> {
     };
     let start = take(&mut text.chars(), room / 2);
     let end: String = take(&mut text.chars().rev(), room - room / 2).chars().rev().collect();
-    Cow::Owned(format!("{start}…{end}"))
+    Cow::Owned(format!("{start}{gap}{end}"))
 }
 
 /// 2000 as `2,000`.
@@ -252,8 +292,26 @@ pub(crate) fn show_seconds(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    const PLAIN: Terminal =
-        Terminal { colour_out: false, colour_err: false, stderr_is_terminal: false, width: None };
+    const PLAIN: Terminal = Terminal {
+        colour_out: false,
+        colour_err: false,
+        stderr_is_terminal: false,
+        width: None,
+        unicode: true,
+    };
+
+    #[test]
+    fn the_locale_decides_what_can_be_shown() {
+        let locale = |set: &'static [(&str, &str)]| {
+            locale_is_unicode(|name| {
+                set.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned())
+            })
+        };
+        assert!(locale(&[("LANG", "en_GB.UTF-8")]) && locale(&[("LC_CTYPE", "C.utf8")]));
+        assert!(!locale(&[]) && !locale(&[("LANG", "C")]));
+        assert!(!locale(&[("LC_ALL", "POSIX"), ("LANG", "en_GB.UTF-8")]));
+        assert!(locale(&[("LC_ALL", ""), ("LANG", "en_GB.UTF-8")]));
+    }
 
     #[test]
     fn figures_for_people() {
@@ -271,5 +329,7 @@ mod tests {
         let narrow = table.render(&Terminal { width: Some(24), ..PLAIN });
         assert!(narrow.lines().all(|line| line.width() <= 24), "{narrow}");
         assert!(narrow.contains("photos/") && narrow.contains(".jpg  "), "{narrow}");
+        let ascii = table.render(&Terminal { width: Some(24), unicode: false, ..PLAIN });
+        assert!(ascii.contains("..") && !ascii.contains('…'), "{ascii}");
     }
 }

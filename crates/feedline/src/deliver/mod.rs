@@ -1,5 +1,7 @@
 //! The consumer's side: what a program gets and how long it may keep it.
 
 mod batch;
+mod run_hash;
 
 pub use batch::{Array, Batch, Element, Home};
+pub use run_hash::RunHash;
