@@ -101,7 +101,7 @@ impl View {
 
     /// Turns the image as an EXIF orientation (1 to 8) asks; other values leave it as it is.
     pub fn orient(&mut self, orientation: u8) {
-        if orientation >= 5 && orientation <= 8 {
+        if (5..=8).contains(&orientation) {
             self.transpose();
         }
         if matches!(orientation, 2 | 3 | 6 | 7) {

@@ -9,7 +9,8 @@ use std::str::FromStr;
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 
 /// What every module may import.
-const FOUNDATION: [&str; 7] = ["error", "buffer", "image", "random", "sample", "spec", "observe"];
+const FOUNDATION: [&str; 8] =
+    ["error", "buffer", "image", "layout", "random", "sample", "spec", "observe"];
 
 /// The only modules that may know all the stages, besides the crate's root.
 const CONDUCTORS: [&str; 2] = ["engine", "loader"];

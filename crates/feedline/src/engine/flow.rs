@@ -117,6 +117,8 @@ struct State {
     remade: u64,
     /// The system's refusal of memory that the limit allows.
     refused: Option<String>,
+    /// A worker died of a mistake in the engine itself.
+    broken: Option<String>,
 }
 
 /// A batch that is done.
@@ -187,6 +189,7 @@ impl Flow {
             line: BTreeSet::new(),
             remade: 0,
             refused: None,
+            broken: None,
         };
         Flow {
             layout,
@@ -373,6 +376,8 @@ impl Flow {
         let place = (slice.id, row);
         let mut state = lock(&self.state);
         state.line.insert(place);
+        // Workers that sleep on scratch they keep for later must give it back now.
+        self.work.notify_all();
         let began = Instant::now();
         let answer = loop {
             if state.stopped || !state.slots.iter().any(|slot| slot.id == slice.id) {
@@ -450,6 +455,11 @@ impl Flow {
             if helped || done_at(&state, in_order).is_some() {
                 continue;
             }
+            if let Some(reason) = &state.broken {
+                return Err(Error::System(format!(
+                    "a worker ended with an internal error: {reason} (please report this)"
+                )));
+            }
             if let Some(reason) = state.refused.take() {
                 return Err(Error::System(format!(
                     "the system refuses {} for a batch: {reason}; lower memory or batch_size",
@@ -491,6 +501,12 @@ impl Flow {
         }
         self.drop_free(&mut state);
         self.work.notify_all();
+        self.ready.notify_all();
+    }
+
+    /// Tells the consumer that it waits in vain.
+    pub(crate) fn break_down(&self, reason: String) {
+        lock(&self.state).broken = Some(reason);
         self.ready.notify_all();
     }
 

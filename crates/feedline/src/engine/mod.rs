@@ -5,6 +5,8 @@
 
 mod flow;
 mod loader;
+#[cfg(all(test, feature = "model-check"))]
+mod model;
 mod plan;
 mod rank;
 mod run;

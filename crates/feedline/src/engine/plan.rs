@@ -1,5 +1,6 @@
 //! A spec made ready: everything is opened, checked and decided before anything runs.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::rank::Rank;
@@ -142,11 +143,14 @@ fn sample_error(
     fault: Fault,
 ) -> SampleError {
     let source = &sources[pick.source];
-    let location =
+    // A source that panicked on this sample may do so again when asked for its name.
+    let location = catch_unwind(AssertUnwindSafe(|| {
         (0..source.fields().len()).find_map(|field| match source.value(pick.index, field) {
             Ok(Value::File(location)) => Some(location),
             _ => None,
-        });
+        })
+    }))
+    .unwrap_or_default();
     let inside = match &fault {
         Fault::Corrupt { offset, .. } => *offset,
         _ => None,

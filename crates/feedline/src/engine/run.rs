@@ -1,5 +1,7 @@
 //! The running engine: its threads, and how they end.
+#![allow(unsafe_code)]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::flow::{Cursor, Done, Figures, Flow};
 use super::plan::Plan;
-use super::work::{Shared, Worker};
+use super::work::{Shared, Worker, panic_text};
 use crate::deliver::{Batch, Home};
 use crate::error::{Error, Result};
 use crate::observe::{self, ConsumerCounters, WorkerCounters};
@@ -82,11 +84,14 @@ impl Engine {
         for number in 0..self.shared.plan.workers {
             let worker = Worker::new(self.shared.clone(), number);
             let guard = Ended(ended.clone());
+            let flow = self.shared.flow.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("feedline-{number}"))
                 .spawn(move || {
                     let _guard = guard;
-                    worker.run();
+                    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
+                        flow.break_down(panic_text(&*payload));
+                    }
                 })
                 .map_err(|error| {
                     Error::System(format!(
@@ -112,7 +117,6 @@ impl Engine {
         Ok(done)
     }
 
-    #[allow(unsafe_code)]
     pub(super) fn batch(&self, done: &Done) -> Batch {
         let plan = &self.shared.plan;
         let place = (done.epoch, done.batch);

@@ -1,5 +1,6 @@
 //! One worker: the whole chain of a sample, from its bytes to its row of the batch.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -221,12 +222,7 @@ impl Worker {
         made.unwrap_or_else(|payload| {
             self.decoder = Decoder::new();
             self.scratch = Scratch::default();
-            let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            Err(Trouble::Fault(
-                Stage::Decode,
-                Fault::Panic(text.unwrap_or_else(|| "unknown".to_owned())),
-            ))
+            Err(Trouble::Fault(Stage::Decode, Fault::Panic(panic_text(&*payload))))
         })
     }
 
@@ -420,6 +416,13 @@ impl Worker {
             _ => Err(Trouble::Memory(bytes as u64)),
         }
     }
+}
+
+/// What a panic said.
+pub(super) fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// Keeps the sample for later epochs, encoded or decoded as the spec says.

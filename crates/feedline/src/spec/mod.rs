@@ -115,7 +115,7 @@ impl Default for Spec {
 }
 
 /// How encoded images become pixels.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DecodeSpec {
     /// One channel instead of three.
     pub gray: bool,
@@ -125,17 +125,6 @@ pub struct DecodeSpec {
     pub max_pixels: Option<u64>,
     /// Take what can be decoded of a truncated file.
     pub allow_truncated: bool,
-}
-
-impl Default for DecodeSpec {
-    fn default() -> Self {
-        DecodeSpec {
-            gray: false,
-            exif_orientation: false,
-            max_pixels: None,
-            allow_truncated: false,
-        }
-    }
 }
 
 /// The chance of each sample.

@@ -16,7 +16,7 @@ pub struct Local;
 
 thread_local! {
     /// Joining root and name here spares an allocation for each sample.
-    static PATH: RefCell<PathBuf> = const { RefCell::new(PathBuf::new()) };
+    static PATH: RefCell<PathBuf> = RefCell::new(PathBuf::new());
 }
 
 fn open(location: &Location<'_>) -> Result<(File, u64), Fault> {

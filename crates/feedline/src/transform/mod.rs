@@ -404,7 +404,6 @@ mod tests {
                 Pixels::F32(_) => PixelType::F32,
             },
         );
-        drop(image);
         // Slabs are whole pages.
         assert!(scratch.held() <= bound + 2 * 4096, "{} held, {bound} announced", scratch.held());
         out

@@ -1,0 +1,332 @@
+//! How the engine behaves at its edges: kept batches, hanging reads, bad samples, little memory.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use feedline::error::Stage;
+use feedline::sample::{DType, Field, FieldKind, Location, Value};
+use feedline::source::Source;
+use feedline::spec::{CacheSpec, OnError, OpSpec};
+use feedline::store::{Local, Room, Store};
+use feedline::{Builder, Error, Fault, Loader};
+use support::{Folder, arrays, jpeg, photos, rows};
+
+fn cropped(folder: &Folder) -> Builder {
+    Loader::builder(folder.path()).transform(OpSpec::new("CenterCrop").with("size", 16))
+}
+
+#[test]
+fn a_kept_batch_is_never_overwritten() {
+    let mut loader =
+        Loader::over(arrays(64)).batch_size(4).shuffle(true).num_workers(4).build().unwrap();
+    let mut kept = Vec::new();
+    for _ in 0..5 {
+        for batch in loader.epoch() {
+            let batch = batch.unwrap();
+            kept.push((rows(&batch), batch));
+        }
+    }
+    // Also when the loader is gone.
+    drop(loader);
+    for (before, batch) in kept {
+        assert_eq!(rows(&batch), before);
+    }
+}
+
+/// Reads of all but the first two files hang until they are let go.
+#[derive(Default)]
+struct Hanging(AtomicBool);
+
+impl Store for Hanging {
+    fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
+        let first =
+            ["class0/000.jpg", "class0/001.jpg"].iter().any(|name| location.path.ends_with(name));
+        while !first && !self.0.load(Ordering::Acquire) {
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        Local.read(location, room)
+    }
+
+    fn size(&self, location: &Location<'_>) -> Result<u64, Fault> {
+        Local.size(location)
+    }
+}
+
+#[test]
+fn dropping_a_loader_is_quick_even_while_reads_hang() {
+    let folder = Folder::new("hang");
+    photos(&folder, 2, 4);
+    let store = Arc::new(Hanging::default());
+    let mut loader =
+        cropped(&folder).batch_size(2).num_workers(3).store(store.clone()).build().unwrap();
+    let first = loader.next_batch().unwrap().unwrap();
+    let began = Instant::now();
+    drop(loader);
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(first.rows(), 2);
+    store.0.store(true, Ordering::Release);
+}
+
+/// One sample takes long; the batches before it must not wait for it.
+struct SlowLast;
+
+impl Store for SlowLast {
+    fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
+        if location.path.ends_with("009.jpg") {
+            std::thread::sleep(Duration::from_millis(400));
+        }
+        Local.read(location, room)
+    }
+
+    fn size(&self, location: &Location<'_>) -> Result<u64, Fault> {
+        Local.size(location)
+    }
+}
+
+#[test]
+fn a_slow_sample_delays_only_its_own_batch() {
+    let folder = Folder::new("slow");
+    photos(&folder, 1, 20);
+    let builder = cropped(&folder).batch_size(2).num_workers(2).prefetch_factor(5);
+    let mut loader = builder.store(Arc::new(SlowLast)).build().unwrap();
+    let began = Instant::now();
+    let mut arrived = Vec::new();
+    for batch in loader.epoch() {
+        drop(batch.unwrap());
+        arrived.push(began.elapsed());
+    }
+    // Batch 4 holds the slow sample; the five after it were made meanwhile by the other worker.
+    assert!(arrived[3] < Duration::from_millis(300), "{arrived:?}");
+    assert!(arrived[4] >= Duration::from_millis(400), "{arrived:?}");
+    assert!(arrived[9] - arrived[4] < Duration::from_millis(300), "{arrived:?}");
+}
+
+struct Panics;
+
+impl Source for Panics {
+    fn len(&self) -> u64 {
+        8
+    }
+    fn fields(&self) -> &[Field] {
+        static FIELDS: std::sync::OnceLock<Vec<Field>> = std::sync::OnceLock::new();
+        FIELDS.get_or_init(|| {
+            let kind = FieldKind::Array { dtype: DType::I64, shape: Vec::new() };
+            vec![Field { name: "x".to_owned(), kind }]
+        })
+    }
+    fn value(&self, index: u64, _: usize) -> Result<Value<'_>, Fault> {
+        assert!(index != 5, "sample 5 is cursed");
+        Ok(Value::Int(index as i64))
+    }
+    fn fingerprint(&self) -> u64 {
+        1
+    }
+    fn name(&self) -> String {
+        "panics".to_owned()
+    }
+}
+
+#[test]
+fn a_panic_is_that_samples_error() {
+    for workers in [0, 2] {
+        let mut loader = Loader::over(Panics).batch_size(2).num_workers(workers).build().unwrap();
+        let results: Vec<_> = loader.epoch().collect();
+        assert_eq!(results.len(), 3, "two good batches, then the error ends the epoch");
+        let Err(Error::Sample(error)) = &results[2] else { panic!("{:?}", results[2]) };
+        assert_eq!(error.index, 5);
+        assert!(error.to_string().contains("sample 5 is cursed"), "{error}");
+        // The state points to the batch that failed.
+        assert_eq!((loader.state().epoch, loader.state().batch), (0, 2));
+        let mut skipping = Loader::over(Panics)
+            .batch_size(2)
+            .on_error(OnError::Skip)
+            .num_workers(workers)
+            .build()
+            .unwrap();
+        assert_eq!(skipping.epoch().filter(|batch| batch.is_ok()).count(), 4);
+        assert_eq!(skipping.stats().failed, 1);
+    }
+}
+
+#[test]
+fn bad_samples_are_named_counted_and_listed() {
+    let folder = Folder::new("bad");
+    photos(&folder, 2, 10);
+    let whole = jpeg(1, 40, 40);
+    folder.write("class0/002.jpg", &whole[..whole.len() / 2]);
+    folder.write("class0/004.jpg", b"");
+    folder.write("class1/006.jpg", b"<html>not found</html>");
+    let build = || cropped(&folder).batch_size(4).num_workers(2);
+
+    let mut raising = build().build().unwrap();
+    let error = raising.epoch().find_map(Result::err).unwrap();
+    let Error::Sample(error) = error else { panic!("{error}") };
+    assert_eq!((error.index, error.stage), (2, Stage::Decode));
+    assert!(error.path.as_ref().unwrap().ends_with("class0/002.jpg"));
+
+    let list = folder.path().join("quarantine.jsonl");
+    let skipping = || build().on_error(OnError::Skip).quarantine(list.clone());
+    let mut loader = skipping().build().unwrap();
+    for _ in 0..3 {
+        assert_eq!(loader.epoch().map(Result::unwrap).map(|b| b.rows()).sum::<usize>(), 20);
+    }
+    assert_eq!(loader.stats().failed, 3);
+    let listed: Vec<serde_json::Value> = std::fs::read_to_string(&list)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(listed.len(), 3, "each once, though seen in three epochs");
+    assert_eq!(listed[0]["index"], 2);
+    assert!(listed[2]["reason"].as_str().unwrap().len() > 5);
+
+    // The state carries what was skipped, so a resumed run does not list it again.
+    let state = loader.state();
+    assert_eq!(state.skipped, [(0, 2), (0, 4), (0, 16)]);
+    let mut resumed = skipping().build().unwrap();
+    resumed.resume(&state).unwrap();
+    assert_eq!(resumed.epoch().filter(|batch| batch.is_ok()).count(), 5);
+    assert_eq!(std::fs::read_to_string(&list).unwrap().lines().count(), 3);
+
+    let mut strict = build().on_error(OnError::Skip).max_failures(1).build().unwrap();
+    let error = strict.epoch().find_map(Result::err).unwrap();
+    assert!(matches!(error, Error::TooManyFailures { failed: 2, allowed: 1, .. }), "{error}");
+}
+
+#[test]
+fn with_everything_bad_the_run_ends_with_a_reason() {
+    let folder = Folder::new("allbad");
+    for number in 0..5 {
+        folder.write(&format!("a/{number}.jpg"), b"nothing");
+    }
+    let mut loader =
+        cropped(&folder).batch_size(2).on_error(OnError::Skip).num_workers(2).build().unwrap();
+    assert!(matches!(loader.epoch().next(), Some(Err(Error::Sample(_)))));
+}
+
+#[test]
+fn batches_held_by_the_program_are_an_error_not_a_hang() {
+    let mut loader = Loader::over(arrays(4000))
+        .transform(OpSpec::new("Resize").with("size", 64))
+        .batch_size(256)
+        .memory(8_000_000)
+        .num_workers(2)
+        .build()
+        .unwrap();
+    let mut kept = Vec::new();
+    let error = loader.epoch().find_map(|batch| match batch {
+        Ok(batch) => {
+            kept.push(batch);
+            None
+        }
+        Err(error) => Some(error),
+    });
+    let error = error.unwrap();
+    assert!(matches!(error, Error::Memory(_)), "{error}");
+    assert!(error.to_string().contains("drop batches sooner"), "{error}");
+    // Once they are dropped the run goes on with the very next batch.
+    let next = kept.len() as u64;
+    kept.clear();
+    let state = loader.state();
+    assert_eq!(state.batch, next);
+    loader.resume(&state).unwrap();
+    assert_eq!(loader.epoch().filter(|batch| batch.is_ok()).count() as u64, 16 - next);
+}
+
+#[test]
+fn a_demanded_cache_that_is_too_small_is_refused_at_once() {
+    let folder = Folder::new("cache");
+    photos(&folder, 2, 8);
+    for decoded in [false, true] {
+        let build = |limit, required| {
+            let cache = CacheSpec { decoded, limit: Some(limit), required };
+            cropped(&folder).batch_size(4).num_workers(2).cache(cache).build()
+        };
+        let Err(error) = build(3000, true) else { panic!("was accepted") };
+        assert!(error.to_string().contains("cache.required = false"), "{error}");
+        // Allowed but too small: it keeps what fits.
+        let mut some = build(3000, false).unwrap();
+        let mut all = build(1_000_000, true).unwrap();
+        let mut none = cropped(&folder).batch_size(4).build().unwrap();
+        for _ in 0..2 {
+            for ((a, b), c) in some.epoch().zip(all.epoch()).zip(none.epoch()) {
+                let hash = c.unwrap().hash();
+                assert_eq!((a.unwrap().hash(), b.unwrap().hash()), (hash, hash));
+            }
+        }
+        assert!(some.stats().cached_bytes <= 3000);
+        assert!(all.stats().work.cache_hits >= 16, "{:?}", all.stats().work);
+    }
+}
+
+#[test]
+fn a_huge_declared_image_is_refused_without_memory() {
+    let folder = Folder::new("huge");
+    photos(&folder, 1, 3);
+    // A PNG header that declares 65535 x 65535 pixels.
+    let mut png = vec![0x89, b'P', b'N', b'G', 13, 10, 26, 10, 0, 0, 0, 13];
+    let mut header = b"IHDR".to_vec();
+    header.extend([0, 0, 255, 255, 0, 0, 255, 255, 8, 2, 0, 0, 0]);
+    png.extend(&header);
+    png.extend(crc(&header).to_be_bytes());
+    png.extend([0, 0, 0, 1, b'I', b'D', b'A', b'T', 0, 0, 0, 0, 0]);
+    folder.write("class0/001.png", &png);
+    let mut loader = cropped(&folder).batch_size(4).num_workers(1).build().unwrap();
+    let error = loader.epoch().find_map(Result::err).unwrap().to_string();
+    assert!(error.contains("65535"), "{error}");
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
+        })
+    })
+}
+
+#[test]
+fn an_image_that_memory_cannot_hold_is_named() {
+    let folder = Folder::new("big");
+    folder.write("a/0.jpg", &jpeg(1, 2000, 2000));
+    let mut loader = cropped(&folder).memory(4_000_000).num_workers(2).build().unwrap();
+    let error = loader.epoch().find_map(Result::err).unwrap().to_string();
+    assert!(error.contains("0.jpg") && error.contains("raise memory"), "{error}");
+    let mut enough = cropped(&folder).memory(40_000_000).num_workers(2).build().unwrap();
+    assert!(enough.epoch().all(|batch| batch.is_ok()));
+}
+
+#[test]
+fn the_next_epoch_is_made_while_the_last_batches_are_consumed() {
+    let mut loader =
+        Loader::over(arrays(64)).batch_size(8).num_workers(2).prefetch_factor(4).build().unwrap();
+    let batches: Vec<_> = loader.epoch().map(Result::unwrap).collect();
+    drop(batches);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while loader.stats().flow.ready == 0 && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    assert!(loader.stats().flow.ready > 0, "{:?}", loader.stats().flow);
+    assert_eq!(loader.epoch().next().unwrap().unwrap().epoch(), 1);
+}
+
+#[test]
+fn epochs_follow_set_epoch_and_breaking_off() {
+    let mut loader =
+        Loader::over(arrays(12)).batch_size(4).shuffle(true).num_workers(2).build().unwrap();
+    let first = |loader: &mut Loader| {
+        let batch = loader.epoch().next().unwrap().unwrap();
+        (batch.epoch(), rows(&batch))
+    };
+    let zero = first(&mut loader);
+    let one = first(&mut loader);
+    assert_eq!((zero.0, one.0), (0, 1));
+    assert_ne!(zero.1, one.1);
+    loader.set_epoch(0);
+    assert_eq!(first(&mut loader), zero);
+    loader.set_epoch(1_000_000);
+    assert_eq!(first(&mut loader).0, 1_000_000);
+}
