@@ -77,7 +77,8 @@ def photo(height: int, width: int, seed: int = 0, channels: int = 3) -> Array:
     image = np.fft.ifft2(spectrum).real
     image = image / (image.std() + 1e-9) * 50 + 128
     image[:, height // 3 : height // 2, width // 4 :] = 250
-    return image.clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
+    pixels: Array = image.clip(0, 255).astype(np.uint8).transpose(1, 2, 0)
+    return pixels
 
 
 def noise(height: int, width: int, channels: int = 3) -> Array:

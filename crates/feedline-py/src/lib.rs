@@ -1,13 +1,34 @@
-//! Conversion between Python and the engine.
+//! Conversion between Python and the engine: arguments in, arrays and exceptions out.
+//!
+//! Everything that can wait runs without the interpreter's lock. Descriptions, states and figures
+//! cross as JSON text, which both sides read and write already; arrays cross as addresses.
 
+mod array;
+mod column;
+mod errors;
+mod loader;
 mod pixels;
+
+use std::ffi::OsString;
 
 use pyo3::prelude::*;
 
-/// The native part of `feedline`.
+/// Runs the command with `arguments`, the first of which is its name; returns its exit code.
+#[pyfunction]
+fn main(py: Python<'_>, arguments: Vec<OsString>) -> i32 {
+    py.detach(|| feedline_cli::main_from(arguments))
+}
+
+/// The native part of feedline; use the package `feedline`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<loader::Loader>()?;
+    module.add_class::<array::Batch>()?;
+    module.add_class::<array::Array>()?;
+    module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::decode_image, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::apply_transforms, module)?)?;
+    module.add_function(wrap_pyfunction!(main, module)?)?;
     Ok(())
 }

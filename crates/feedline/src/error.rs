@@ -60,6 +60,9 @@ pub enum Error {
         "this iterator is over: the loader was iterated, seeked or resumed again since it was made"
     )]
     Stale,
+    /// The program called the wait for a batch off; see `Loader::next_batch_unless`.
+    #[error("the wait for a batch was called off")]
+    Interrupted,
     /// The operating system refused something the engine needs.
     #[error("{0}")]
     System(String),

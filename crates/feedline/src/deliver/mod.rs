@@ -1,6 +1,7 @@
 //! The consumer's side: what a program gets and how long it may keep it.
 
 mod batch;
+pub mod dlpack;
 mod run_hash;
 
 pub use batch::{Array, Batch, Element, Home};

@@ -31,6 +31,9 @@ use crate::spec::read::show_bytes;
 /// Another thread may be about to; the thread that asks for the next one cannot.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How often a waiting consumer is asked whether it still wants to: Ctrl-C feels instant.
+const ASKING: Duration = Duration::from_millis(50);
+
 /// Where the stream of batches goes on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
@@ -414,13 +417,17 @@ impl Flow {
 
     /// The next batch that is done. With `in_order` that is the oldest, otherwise any of its
     /// epoch. `help` is called, without the lock, when there is none: it may do some work and
-    /// return true, or return false to let the caller wait.
+    /// return true, or return false to let the caller wait. `interrupted` is asked now and then,
+    /// also without the lock, and ends the wait.
     pub(crate) fn next(
         &self,
         in_order: bool,
         help: &mut dyn FnMut() -> bool,
+        mut interrupted: Option<&mut dyn FnMut() -> bool>,
     ) -> Result<Done, Error> {
         let began = Instant::now();
+        let mut asked = began;
+        let pause = if interrupted.is_some() { ASKING } else { self.patience };
         let mut state = lock(&self.state);
         loop {
             if let Some(slot) = done_at(&state, in_order).and_then(|at| state.slots.remove(at)) {
@@ -436,6 +443,14 @@ impl Flow {
             }
             drop(state);
             let helped = help();
+            if let Some(interrupted) = &mut interrupted
+                && asked.elapsed() >= ASKING
+            {
+                asked = Instant::now();
+                if interrupted() {
+                    return Err(Error::Interrupted);
+                }
+            }
             state = lock(&self.state);
             if helped || done_at(&state, in_order).is_some() {
                 continue;
@@ -455,7 +470,7 @@ impl Flow {
             if state.slots.is_empty() && state.held > 0 && began.elapsed() >= self.patience {
                 return Err(Error::Memory(held_message(state.held, self.limit)));
             }
-            state = wait_for(&self.ready, state, self.patience);
+            state = wait_for(&self.ready, state, pause.min(self.patience));
         }
     }
 

@@ -219,8 +219,24 @@ impl Loader {
 
     /// The next batch of the epoch; `None` at its end.
     pub fn next_batch(&mut self) -> Option<Result<Batch>> {
+        self.next_or_stop(None)
+    }
+
+    /// [`Loader::next_batch`] for a program that may be interrupted: `interrupted` is asked about
+    /// every 50 ms of waiting, and ends the wait with [`Error::Interrupted`] and nothing lost.
+    pub fn next_batch_unless(
+        &mut self,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Option<Result<Batch>> {
+        self.next_or_stop(Some(interrupted))
+    }
+
+    fn next_or_stop(
+        &mut self,
+        interrupted: Option<&mut dyn FnMut() -> bool>,
+    ) -> Option<Result<Batch>> {
         self.leave_parent();
-        let done = match self.engine.next() {
+        let done = match self.engine.next(interrupted) {
             Ok(done) => done,
             Err(error) => return Some(Err(error)),
         };

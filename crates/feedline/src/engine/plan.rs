@@ -236,6 +236,7 @@ fn image_field(
 ) -> Result<Option<ImageField>> {
     if let Some(field) = fields.iter().position(|field| field.kind == FieldKind::EncodedImage) {
         let channels = if spec.decode.gray { 1 } else { 3 };
+        chain.check(channels, PixelType::U8)?;
         let output = match chain.fixed_output(channels, PixelType::U8) {
             Some(output) => output,
             None => output_of_first(spec, field, chain, sources, store, decode)?,
@@ -283,6 +284,7 @@ fn image_field(
     if view.elements() == 0 {
         return Err(wrong(format!("cannot work on images without pixels, {shape:?}")));
     }
+    chain.check(view.channels, pixel_type)?;
     let input = ImageShape { height: view.height, width: view.width, channels: view.channels };
     let output = chain.output(input, pixel_type).map_err(|fault| wrong(fault.to_string()))?;
     Ok(Some(ImageField { field: 0, pixels: Pixels::Array { view, pixel_type }, output }))

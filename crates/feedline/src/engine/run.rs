@@ -104,15 +104,13 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn next(&mut self) -> Result<Done> {
+    pub(super) fn next(&mut self, interrupted: Option<&mut dyn FnMut() -> bool>) -> Result<Done> {
         self.start()?;
         let began = Instant::now();
         let own = &mut self.own;
         let in_order = self.shared.plan.spec.in_order;
-        let done = self
-            .shared
-            .flow
-            .next(in_order, &mut || own.as_mut().is_some_and(|worker| worker.help()))?;
+        let mut help = || own.as_mut().is_some_and(|worker| worker.help());
+        let done = self.shared.flow.next(in_order, &mut help, interrupted)?;
         let wait = began.elapsed();
         self.first_batch.get_or_insert(wait);
         self.consumer.delivered(done.rows, wait);

@@ -91,7 +91,7 @@ impl Worker {
 
     /// Does one slice if there is one to do.
     pub(super) fn help(&mut self) -> bool {
-        match self.shared.flow.take(self.granted, u64::MAX, false) {
+        match self.shared.flow.take(self.granted, self.slice_rows(), false) {
             Next::Work(slice) => {
                 self.make(slice);
                 true

@@ -1,0 +1,148 @@
+//! Arrays of a Python program as a source, read where they lie.
+
+#![allow(unsafe_code)]
+
+use feedline::sample::DType;
+use feedline::source::{ArrayData, Column};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// Memory of a Python object, and the object, so that it stays.
+struct Borrowed {
+    address: usize,
+    bytes: usize,
+    _owner: Py<PyAny>,
+}
+
+impl ArrayData for Borrowed {
+    fn bytes(&self) -> &[u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: the object's `__array_interface__` says that so many bytes are there, and the
+        // object lives as long as this. The program is told not to write to arrays that a loader
+        // reads; if it does, a sample may mix old and new bytes, all of which are valid elements
+        // of every type but bool, which nothing here reads as a Rust bool.
+        unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes) }
+    }
+}
+
+/// A column over `array`, an object with `__array_interface__` in C order. `dtype` names the
+/// elements' type where NumPy has no name for it.
+pub(crate) fn column(
+    name: &str,
+    dtype: Option<&str>,
+    array: &Bound<'_, PyAny>,
+) -> PyResult<Column> {
+    let wrong = |what: &str| PyTypeError::new_err(format!("array {name:?}: {what}"));
+    let interface = array.getattr("__array_interface__")?;
+    let interface = interface.cast::<PyDict>()?;
+    let item = |key: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
+        Ok(interface.get_item(key)?.filter(|value| !value.is_none()))
+    };
+    if item("strides")?.is_some() {
+        return Err(wrong("is not in C order"));
+    }
+    let typestr: String = item("typestr")?.ok_or_else(|| wrong("has no typestr"))?.extract()?;
+    let shape: Vec<usize> = item("shape")?.ok_or_else(|| wrong("has no shape"))?.extract()?;
+    let (address, _read_only): (usize, bool) =
+        item("data")?.ok_or_else(|| wrong("has no data"))?.extract()?;
+    let dtype = dtype
+        .and_then(DType::from_name)
+        .or_else(|| from_typestr(&typestr))
+        .ok_or_else(|| wrong(&format!("has elements of type {typestr:?}")))?;
+    let bytes = shape
+        .iter()
+        .try_fold(dtype.size(), |bytes, n| bytes.checked_mul(*n))
+        .filter(|bytes| *bytes <= isize::MAX as usize)
+        .ok_or_else(|| wrong("is larger than memory can be"))?;
+    if bytes > 0 && address == 0 {
+        return Err(wrong("has no memory"));
+    }
+    let data = Borrowed { address, bytes, _owner: array.clone().unbind() };
+    Ok(Column::new(name, dtype, &shape, data))
+}
+
+fn from_typestr(text: &str) -> Option<DType> {
+    let (order, kind) = text.split_at_checked(1)?;
+    let native = if cfg!(target_endian = "little") { "<" } else { ">" };
+    if order != native && order != "|" && order != "=" {
+        return None;
+    }
+    DType::ALL.into_iter().find(|dtype| typestr(*dtype)[1..] == *kind && *dtype != DType::BF16)
+}
+
+/// NumPy's name of a type. It has none for bfloat16: two bytes that mean nothing to it.
+pub(crate) fn typestr(dtype: DType) -> &'static str {
+    let little = cfg!(target_endian = "little");
+    match dtype {
+        DType::Bool => "|b1",
+        DType::U8 => "|u1",
+        DType::I8 => "|i1",
+        DType::U16 => {
+            if little {
+                "<u2"
+            } else {
+                ">u2"
+            }
+        }
+        DType::I16 => {
+            if little {
+                "<i2"
+            } else {
+                ">i2"
+            }
+        }
+        DType::U32 => {
+            if little {
+                "<u4"
+            } else {
+                ">u4"
+            }
+        }
+        DType::I32 => {
+            if little {
+                "<i4"
+            } else {
+                ">i4"
+            }
+        }
+        DType::U64 => {
+            if little {
+                "<u8"
+            } else {
+                ">u8"
+            }
+        }
+        DType::I64 => {
+            if little {
+                "<i8"
+            } else {
+                ">i8"
+            }
+        }
+        DType::F16 => {
+            if little {
+                "<f2"
+            } else {
+                ">f2"
+            }
+        }
+        DType::F32 => {
+            if little {
+                "<f4"
+            } else {
+                ">f4"
+            }
+        }
+        DType::F64 => {
+            if little {
+                "<f8"
+            } else {
+                ">f8"
+            }
+        }
+        _ => "|V2",
+    }
+}

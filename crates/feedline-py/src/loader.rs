@@ -1,0 +1,308 @@
+//! The loader as Python holds it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use feedline::source::Arrays;
+use feedline::spec::SourceKind;
+use feedline::{Error, Spec};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use serde_json::{Value, json};
+
+use crate::array::Batch;
+use crate::column::column;
+use crate::errors::{mismatch, raise, raise_plain, raise_spec};
+
+/// Reads a description in TOML (or JSON) and returns it as JSON in its canonical form.
+#[pyfunction]
+pub(crate) fn read_spec(py: Python<'_>, text: &str, toml: bool) -> PyResult<String> {
+    let spec = if toml { Spec::from_toml(text) } else { Spec::from_json(text) };
+    Ok(spec.map_err(|error| raise_spec(py, error))?.to_value().to_string())
+}
+
+/// What changes while a loader is used.
+struct Inside {
+    /// `None` once closed.
+    loader: Option<feedline::Loader>,
+    /// Counts iterators, seeks and resumes: an iterator with an older number is over.
+    generation: u64,
+}
+
+/// A loader. Iterators are numbers: `begin` gives one, `next` takes it.
+#[pyclass(frozen, module = "feedline._native")]
+pub(crate) struct Loader {
+    inside: Mutex<Inside>,
+    /// The process that may hold the lock.
+    process: AtomicU32,
+    spec: String,
+    about: String,
+}
+
+/// One array source: name, type if NumPy has no name for it, array.
+type Columns<'py> = Vec<(String, Option<String>, Bound<'py, PyAny>)>;
+
+#[pymethods]
+impl Loader {
+    /// `spec` is JSON. `arrays` are the program's own, for the sources of kind "arrays". A path
+    /// that is no UTF-8 stands in `spec` as "\0" and its number in `paths`: no real path has a
+    /// zero byte.
+    #[new]
+    fn new<'py>(
+        py: Python<'py>,
+        spec: &str,
+        arrays: Vec<Columns<'py>>,
+        paths: Vec<Bound<'py, PyBytes>>,
+    ) -> PyResult<Self> {
+        let mut spec = Spec::from_json(spec).map_err(|error| raise_spec(py, error))?;
+        let canonical = spec.to_value().to_string();
+        let paths: Vec<PathBuf> =
+            paths.iter().map(|path| OsString::from_vec(path.as_bytes().to_vec()).into()).collect();
+        put_paths(&mut spec, &paths);
+        let mut sources = Vec::with_capacity(arrays.len());
+        for columns in arrays {
+            let columns = columns
+                .iter()
+                .map(|(name, dtype, array)| column(name, dtype.as_deref(), array))
+                .collect::<PyResult<Vec<_>>>()?;
+            sources.push(Arrays::new(columns).map_err(|error| raise(py, error))?);
+        }
+        let loader = py
+            .detach(|| feedline::Loader::from_spec_over(spec, sources))
+            .map_err(|error| raise(py, error))?;
+        let about = about(&loader).to_string();
+        Ok(Loader {
+            inside: Mutex::new(Inside { loader: Some(loader), generation: 0 }),
+            process: AtomicU32::new(std::process::id()),
+            spec: canonical,
+            about,
+        })
+    }
+
+    /// The description in its canonical form, as JSON.
+    #[getter]
+    fn spec(&self) -> &str {
+        &self.spec
+    }
+
+    /// What does not change: fields, sizes, classes, workers, as JSON.
+    #[getter]
+    fn about(&self) -> &str {
+        &self.about
+    }
+
+    /// Begins the next epoch and returns its iterator's number.
+    fn begin(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |inside, loader| {
+            loader.begin_epoch();
+            inside.generation += 1;
+            Ok(inside.generation)
+        })
+    }
+
+    /// The next batch, and whether it is its epoch's last.
+    fn next(&self, py: Python<'_>, iterator: u64) -> PyResult<(Batch, bool)> {
+        let mut raised = None;
+        let made = self.with(py, |inside, loader| {
+            if inside.generation != iterator {
+                return Err(Error::Stale);
+            }
+            let before = loader.position().0;
+            let batch = loader.next_batch_unless(&mut || {
+                raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+                raised.is_some()
+            });
+            let last = loader.position().0 != before;
+            batch.unwrap_or(Err(Error::Stale)).map(|batch| (Batch::new(batch), last))
+        });
+        match raised {
+            Some(error) => Err(error),
+            None => made,
+        }
+    }
+
+    /// Goes to the beginning of an epoch.
+    fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        self.with(py, |inside, loader| {
+            loader.set_epoch(epoch);
+            inside.generation += 1;
+            Ok(())
+        })
+    }
+
+    /// The epoch and the number of the next batch.
+    fn position(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.with(py, |_, loader| Ok(loader.position()))
+    }
+
+    /// Where the run stands, as JSON.
+    fn state(&self, py: Python<'_>) -> PyResult<String> {
+        let state = self.with(py, |_, loader| Ok(loader.state()))?;
+        serde_json::to_string(&state).map_err(|error| mismatch(&error.to_string()))
+    }
+
+    /// Goes on where the state was taken.
+    fn resume(&self, py: Python<'_>, state: &str) -> PyResult<()> {
+        self.with(py, |inside, loader| {
+            let state: feedline::State = serde_json::from_str(state)
+                .map_err(|error| Error::State(format!("this is no state of feedline: {error}")))?;
+            loader.resume(&state)?;
+            inside.generation += 1;
+            Ok(())
+        })
+    }
+
+    /// What happened so far, as JSON.
+    fn stats(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(stats(&self.with(py, |_, loader| Ok(loader.stats()))?).to_string())
+    }
+
+    /// Ends the threads. Batches that the program has stay valid.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| {
+            self.lock().map(|mut inside| {
+                inside.generation += 1;
+                inside.loader = None;
+            })
+        })
+        .map_err(|error| raise(py, error))
+    }
+
+    #[getter]
+    fn closed(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| self.lock().map(|inside| inside.loader.is_none()))
+            .map_err(|error| raise(py, error))
+    }
+}
+
+impl Loader {
+    /// The inside, unless a thread that does not exist in this process holds it.
+    fn lock(&self) -> Result<MutexGuard<'_, Inside>, Error> {
+        let here = std::process::id();
+        if self.process.load(Ordering::Relaxed) == here {
+            return Ok(self.inside.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        match self.inside.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(Error::System(
+                "another thread was using this loader when the process forked: make a new loader in the child".to_owned(),
+            )),
+            Ok(inside) => {
+                self.process.store(here, Ordering::Relaxed);
+                Ok(inside)
+            }
+            Err(TryLockError::Poisoned(inside)) => Ok(inside.into_inner()),
+        }
+    }
+
+    /// Does something with the loader, without the interpreter's lock.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Inside, &mut feedline::Loader) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let done = py.detach(|| {
+            let mut inside = self.lock()?;
+            let Some(mut loader) = inside.loader.take() else { return Ok(None) };
+            let done = work(&mut inside, &mut loader);
+            inside.loader = Some(loader);
+            done.map(Some)
+        });
+        match done {
+            Ok(Some(done)) => Ok(done),
+            Ok(None) => Err(raise_plain(py, "ClosedError", "the loader is closed: make a new one")),
+            Err(error) => Err(raise(py, error)),
+        }
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        let inside = self.inside.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loader) = inside.loader.take() {
+            // Ending the threads may take a moment in which others can run.
+            let mut loader = Some(loader);
+            Python::try_attach(|py| py.detach(|| drop(loader.take())));
+        }
+    }
+}
+
+/// Puts the paths back that JSON cannot hold.
+fn put_paths(spec: &mut Spec, paths: &[PathBuf]) {
+    let put = |path: &mut PathBuf| {
+        let number = path.to_str().and_then(|text| text.strip_prefix('\0')?.parse().ok());
+        if let Some(real) = number.and_then(|number: usize| paths.get(number)) {
+            path.clone_from(real);
+        }
+    };
+    for source in &mut spec.sources {
+        match &mut source.kind {
+            SourceKind::Path(path) | SourceKind::ImageFolder(path) | SourceKind::Flat(path) => {
+                put(path);
+            }
+            SourceKind::Manifest { path, root, .. } => {
+                put(path);
+                root.iter_mut().for_each(put);
+            }
+            _ => {}
+        }
+    }
+    spec.quarantine.iter_mut().for_each(put);
+}
+
+fn about(loader: &feedline::Loader) -> Value {
+    let fields: Vec<Value> = loader
+        .fields()
+        .iter()
+        .map(|field| json!({"name": field.name, "dtype": field.dtype.name(), "shape": field.shape}))
+        .collect();
+    let (rank, world_size) = loader.rank();
+    json!({
+        "fields": fields,
+        "batches": loader.len(),
+        "samples": loader.samples(),
+        "classes": loader.classes(),
+        "sources": loader.source_names(),
+        "rank": rank,
+        "world_size": world_size,
+        "workers": loader.num_workers(),
+    })
+}
+
+fn stats(stats: &feedline::engine::Stats) -> Value {
+    let (work, flow) = (&stats.work, &stats.flow);
+    let parts: serde_json::Map<String, Value> = work
+        .parts
+        .iter()
+        .map(|part| {
+            (part.name.to_owned(), json!({"seconds_per_sample": part.seconds, "timed": part.timed}))
+        })
+        .collect();
+    json!({
+        "batches": work.batches,
+        "samples": work.samples,
+        "failed_samples": stats.failed,
+        "first_batch_seconds": stats.first_batch_seconds,
+        "wait": {"seconds": work.wait_seconds, "longest_seconds": work.longest_wait_seconds},
+        "workers": {
+            "samples_made": work.samples_made,
+            "busy_seconds": work.busy_seconds,
+            "idle_seconds": work.idle_seconds,
+            "memory_wait_seconds": work.memory_wait_seconds,
+            "parts": parts,
+        },
+        "queue": {"ready": flow.ready, "open": flow.open, "most": flow.ahead},
+        "memory": {
+            "limit": flow.limit,
+            "used": flow.used,
+            "scratch": flow.scratch,
+            "held_by_program": flow.held,
+            "rows_waiting": flow.waiting_for_memory,
+            "batches_remade": flow.remade,
+        },
+        "read_bytes": work.bytes_read,
+        "cache": {"hits": work.cache_hits, "bytes": stats.cached_bytes},
+    })
+}

@@ -1,0 +1,156 @@
+"""A batch as a program gets it, and the libraries whose arrays it can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+
+from feedline import _native
+from feedline._errors import SpecError
+
+Convert = Callable[[tuple[_native.Array, ...]], tuple[Any, ...]]
+
+OUTPUTS = ("numpy", "torch", "jax", "dlpack")
+
+
+class Batch:
+    """Samples that were made together: one array for each field, the samples along its first axis.
+
+    It unpacks to its fields in order (`images, labels = batch`), and gives them by name
+    (`batch["image"]`) or number (`batch[0]`). The arrays share the engine's memory. It is theirs
+    as long as any of them is alive, also after the loader is gone; writing to them is fine.
+    """
+
+    __slots__ = ("_arrays", "_names", "_native")
+
+    def __init__(self, native: _native.Batch, names: tuple[str, ...], convert: Convert) -> None:
+        self._native = native
+        self._names = names
+        self._arrays = convert(native.arrays())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        """The number of fields, as for a tuple; `rows` is the number of samples."""
+        return len(self._arrays)
+
+    def __getitem__(self, field: str | int) -> Any:
+        if isinstance(field, str):
+            try:
+                return self._arrays[self._names.index(field)]
+            except ValueError:
+                raise KeyError(f"{field!r}; the fields are {', '.join(map(repr, self._names))}") from None
+        return self._arrays[field]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def keys(self) -> tuple[str, ...]:
+        """The fields' names in order."""
+        return self._names
+
+    def values(self) -> tuple[Any, ...]:
+        """The arrays in order."""
+        return self._arrays
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Names and arrays in order."""
+        return zip(self._names, self._arrays, strict=True)
+
+    @property
+    def rows(self) -> int:
+        """How many samples it has, padding included."""
+        return self._native.rows
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that it belongs to."""
+        return self._native.epoch
+
+    @property
+    def number(self) -> int:
+        """Its number in the epoch."""
+        return self._native.number
+
+    @property
+    def padding(self) -> int:
+        """How many of its last rows only fill it up (`last_batch="pad"` or `"wrap"`)."""
+        return self._native.padding
+
+    def hash(self) -> int:
+        """A hash of all names, types, shapes and elements: equal batches have equal hashes."""
+        return self._native.hash()
+
+    def __repr__(self) -> str:
+        arrays = self._native.arrays()
+        fields = ", ".join(
+            f"{name}: {array.dtype} {list(array.shape)}"
+            for name, array in zip(self._names, arrays, strict=True)
+        )
+        return f"Batch({fields}; number {self.number} of epoch {self.epoch})"
+
+
+def converter(output: str, dtypes: list[str]) -> Convert:
+    """What turns native arrays into those of the library that `output` names."""
+    if output == "numpy":
+        return _to_numpy(dtypes)
+    if output == "torch":
+        torch = _library("torch")
+        from_dlpack = torch.from_dlpack
+    elif output == "jax":
+        _library("jax")
+        from_dlpack = _library("jax.dlpack").from_dlpack
+    elif output == "dlpack":
+        return tuple
+    else:
+        allowed = ", ".join(f'"{name}"' for name in OUTPUTS)
+        raise SpecError(
+            f"output = {output!r}: is not allowed; allowed: {allowed}",
+            key="output",
+            value=repr(output),
+            problem="is not allowed",
+            allowed=allowed,
+        )
+    return lambda arrays: tuple([from_dlpack(array) for array in arrays])
+
+
+def _library(name: str) -> Any:
+    import importlib
+
+    package = name.partition(".")[0]
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SpecError(
+            f'output = "{package}": {package} cannot be imported ({error}); install it, or choose another output',
+            key="output",
+            value=f'"{package}"',
+            problem=f"{package} cannot be imported",
+        ) from error
+
+
+def _to_numpy(dtypes: list[str]) -> Convert:
+    asarray = numpy.asarray
+    if "bfloat16" not in dtypes:
+        return lambda arrays: tuple([asarray(array) for array in arrays])
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as error:
+        raise SpecError(
+            'output = "numpy": NumPy has no bfloat16 of its own; install ml_dtypes, choose '
+            'output="torch" or "jax", or ToDtype("float16")',
+            key="output",
+            problem="NumPy has no bfloat16 of its own",
+        ) from error
+    views = [numpy.dtype(bfloat16) if dtype == "bfloat16" else None for dtype in dtypes]
+
+    def convert(arrays: tuple[_native.Array, ...]) -> tuple[Any, ...]:
+        plain = [asarray(array) for array in arrays]
+        return tuple(
+            [array if view is None else array.view(view) for array, view in zip(plain, views, strict=True)]
+        )
+
+    return convert

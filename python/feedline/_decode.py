@@ -1,0 +1,30 @@
+"""Decodes one image by itself."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+import numpy
+import numpy.typing
+
+from feedline import _native
+
+
+def decode_image(
+    data: bytes | str | os.PathLike[str],
+    mode: Literal["rgb", "gray"] = "rgb",
+    *,
+    exif_orientation: bool = False,
+    max_pixels: int | None = None,
+    allow_truncated: bool = False,
+) -> numpy.typing.NDArray[Any]:
+    """The pixels of an image, given as its bytes or its path, as uint8 [height, width, channels].
+
+    The same decoders and limits as in a loader; the parameters are those of its `decode`.
+    """
+    if isinstance(data, str | os.PathLike):
+        with open(data, "rb") as file:
+            data = file.read()
+    pixels, shape = _native.decode_image(data, mode, exif_orientation, max_pixels, allow_truncated)
+    return numpy.frombuffer(bytearray(pixels), numpy.uint8).reshape(shape)

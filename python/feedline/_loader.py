@@ -1,0 +1,294 @@
+"""The loader."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+from feedline import _native
+from feedline._batch import Batch, Convert, converter
+from feedline._errors import SpecError, StateError
+from feedline._plain import plain, with_paths
+from feedline._source import Column, read_source
+from feedline.transforms import Transform, specs
+
+Output = Literal["numpy", "torch", "jax", "dlpack"]
+
+
+class Loader:
+    """Makes batches of a data set, epoch after epoch.
+
+    Iterating gives one epoch; iterating again gives the next one, in a new order and with new
+    augmentation. What a batch holds depends on the arguments, the epoch and the batch's number
+    alone: not on the number of workers, on time or on restarts.
+
+    source: a folder of class folders, a folder of images, a .csv, .tsv or .jsonl manifest; a dict
+        as in a description (`{"kind": "manifest", "path": ..., "label_columns": [...]}`); arrays
+        (one, a tuple or a dict of them, of NumPy or torch: the fields are called "0", "1", ... or
+        by the dict's keys); or a list of these (joined end to end), or of `(source, weight)` pairs
+        (mixed). Arrays are read where they lie and must not be written to meanwhile; one that is
+        not contiguous is copied once.
+    transforms: ops of `feedline.transforms` for the image.
+    batch_size: samples of a batch, on each rank.
+    num_workers: threads; "auto" is one for each core, 0 makes batches in the calling thread.
+    prefetch_factor: batches in the making for each worker; a few in all by default.
+    memory: bytes that the loader may hold, as a number or as "2GB".
+    drop_last: leave an incomplete last batch out.
+    cache: "memory" keeps encoded samples and refuses a data set that does not fit; a dict with
+        hold ("encoded" or "decoded"), limit and required says more.
+    on_error: "raise" names the sample; "skip" puts another one, always the same, in its place.
+    rank, world_size: this process among those that share the work; RANK and WORLD_SIZE of the
+        environment by default.
+    output: the library whose arrays a batch holds. None of them copies.
+    layout: "CHW", "HWC", or "channels_last" (shape of the first, memory of the second).
+    decode: a dict with mode ("rgb" or "gray"), exif_orientation, max_pixels, allow_truncated.
+    replacement, weights, subset, num_samples: draw with replacement; in proportion to weights
+        (one for each sample, or "balanced"); only from these samples (a slice or a list); so many.
+    last_batch: "short", "drop", "pad" or "wrap".
+    in_order: False hands batches over as they are ready, which is not deterministic.
+    max_failures, quarantine: with on_error="skip", how many samples may fail, and a file that
+        lists them, a JSON object a line.
+    """
+
+    _native: _native.Loader
+    _convert: Convert
+
+    def __init__(
+        self,
+        source: Any,
+        transforms: Iterable[Transform | Mapping[str, Any] | str] = (),
+        batch_size: int = 1,
+        shuffle: bool = False,
+        seed: int = 0,
+        num_workers: int | Literal["auto"] = "auto",
+        prefetch_factor: int | None = None,
+        memory: int | str | None = None,
+        drop_last: bool = False,
+        cache: Literal["memory"] | Mapping[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        rank: int | None = None,
+        world_size: int | None = None,
+        output: Output = "numpy",
+        *,
+        layout: Literal["CHW", "HWC", "channels_last"] = "CHW",
+        decode: Mapping[str, Any] | None = None,
+        replacement: bool = False,
+        weights: Literal["balanced"] | Sequence[float] | None = None,
+        subset: slice | Sequence[int] | str | None = None,
+        num_samples: int | None = None,
+        last_batch: Literal["short", "drop", "pad", "wrap"] | None = None,
+        in_order: bool = True,
+        max_failures: int | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
+    ) -> None:
+        named, arrays = read_source(source)
+        self._open(
+            {
+                "source": named,
+                "transforms": specs(transforms),
+                "batch_size": batch_size,
+                "shuffle": shuffle,
+                "seed": seed,
+                "num_workers": num_workers,
+                "prefetch_factor": prefetch_factor,
+                "memory": memory,
+                "drop_last": drop_last or None,
+                "cache": cache,
+                "on_error": on_error,
+                "rank": rank,
+                "world_size": world_size,
+                "layout": layout,
+                "decode": decode,
+                "replacement": replacement,
+                "weights": weights,
+                "subset": subset,
+                "num_samples": num_samples,
+                "last_batch": last_batch,
+                "in_order": in_order,
+                "max_failures": max_failures,
+                "quarantine": quarantine,
+            },
+            arrays,
+            output,
+        )
+
+    @classmethod
+    def from_spec(
+        cls,
+        spec: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        output: Output = "numpy",
+        source: Any = None,
+        **changes: Any,
+    ) -> Loader:
+        """A loader as a description says: a dict, a .toml or .json file, or the text of one.
+
+        Text that ends in .toml or .json is the path of a file. `source` and `changes` replace what
+        the description says; arrays must be given as `source`, as a file cannot hold them.
+        """
+        described = dict(spec) if isinstance(spec, Mapping) else _read(os.fspath(spec))
+        if "last_batch" in changes or "drop_last" in changes:
+            described.pop("last_batch", None)
+            described.pop("drop_last", None)
+        described.update(changes)
+        arrays: list[list[Column]] = []
+        if source is not None:
+            described["source"], arrays = read_source(source)
+        elif "source" in described:
+            described["source"], arrays = read_source(described["source"])
+        loader = cls.__new__(cls)
+        loader._open(described, arrays, output)
+        return loader
+
+    def _open(self, spec: Mapping[str, Any], arrays: list[list[Column]], output: str) -> None:
+        paths: list[bytes] = []
+        # Each key by itself, so that messages name it without a prefix.
+        described = {key: plain(key, value, paths) for key, value in spec.items()}
+        self._native = _native.Loader(json.dumps(described), arrays, paths)
+        self._paths = paths
+        self._about: dict[str, Any] = json.loads(self._native.about)
+        fields = self._about["fields"]
+        self._names = tuple(field["name"] for field in fields)
+        self._output = output
+        try:
+            self._convert = converter(output, [field["dtype"] for field in fields])
+        except BaseException:
+            self._native.close()
+            raise
+
+    def __iter__(self) -> Epoch:
+        """Begins the next epoch, or goes on where `set_epoch` or `load_state_dict` put it."""
+        return Epoch(self, self._native.begin())
+
+    def __len__(self) -> int:
+        """Batches of an epoch, the same on every rank."""
+        return int(self._about["batches"])
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The description of this loader: plain data, only what differs from the defaults."""
+        spec: dict[str, Any] = with_paths(json.loads(self._native.spec), self._paths)
+        return spec
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes in the order of their numbers; empty if there are none."""
+        return list(self._about["classes"])
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, over all ranks."""
+        return int(self._about["samples"])
+
+    @property
+    def num_workers(self) -> int:
+        """Threads that make batches."""
+        return int(self._about["workers"])
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._native.position()[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the beginning of `epoch`: the next iteration is that one."""
+        self._native.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands, after the last batch that was handed over: plain data.
+
+        Taken after an epoch's last batch, it resumes with the next epoch's first.
+        """
+        state: dict[str, Any] = json.loads(self._native.state())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken; the next iteration begins there."""
+        try:
+            text = json.dumps(state, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise StateError(f"cannot resume: this is no state of feedline: {error}") from None
+        self._native.resume(text)
+
+    def stats(self) -> dict[str, Any]:
+        """What happened so far: counts, seconds and bytes."""
+        stats: dict[str, Any] = json.loads(self._native.stats())
+        return stats
+
+    def close(self) -> None:
+        """Ends the threads. Batches that the program has stay valid; iterating is an error."""
+        self._native.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        about, spec = self._about, self.spec
+        size = spec.get("batch_size", 1)
+        classes = f" in {len(about['classes']):,} classes" if about["classes"] else ""
+        order = "shuffled" if spec.get("shuffle") else "in order"
+        if "weights" in spec or spec.get("replacement"):
+            order = "drawn with replacement"
+        lines = [
+            f"Loader({' + '.join(about['sources'])}",
+            f"  {about['samples']:,} samples{classes}, {order}, seed {spec.get('seed', 0)}",
+            f"  {about['batches']:,} batches of {size:,}"
+            + (f" on rank {about['rank']} of {about['world_size']}" if about["world_size"] > 1 else ""),
+        ]
+        width = max(len(name) for name in self._names)
+        for field in about["fields"]:
+            shape = [size, *field["shape"]]
+            lines.append(f"  {field['name']:<{width}}  {field['dtype']} {shape}")
+        closed = ", closed" if self._native.closed else ""
+        lines.append(f"  {about['workers']} workers, output {self._output}{closed})")
+        return "\n".join(lines)
+
+
+class Epoch(Iterator[Batch]):
+    """The batches of one epoch. It is over when its loader is iterated again."""
+
+    __slots__ = ("_convert", "_names", "_native", "_number", "_over")
+
+    def __init__(self, loader: Loader, number: int) -> None:
+        self._native, self._number, self._over = loader._native, number, False
+        self._names, self._convert = loader._names, loader._convert
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._over:
+            raise StopIteration
+        try:
+            batch, self._over = self._native.next(self._number)
+        except Exception:
+            self._over = True
+            raise
+        return Batch(batch, self._names, self._convert)
+
+
+def _read(spec: str) -> dict[str, Any]:
+    toml = True
+    if spec.endswith((".toml", ".json")) and "\n" not in spec:
+        toml = spec.endswith(".toml")
+        with open(spec, encoding="utf-8") as file:
+            spec = file.read()
+    elif spec.lstrip().startswith("{"):
+        toml = False
+    elif "=" not in spec:
+        raise SpecError(
+            f"spec: {spec[:80]!r} is neither the path of a .toml or .json file nor the text of one", key="spec"
+        )
+    described: dict[str, Any] = json.loads(_native.read_spec(spec, toml))
+    return described

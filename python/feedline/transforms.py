@@ -1,0 +1,216 @@
+"""The ops of a pipeline, with the names, parameters and defaults of torchvision's v2 transforms.
+
+They are plain descriptions: the engine runs them. Equal parameters make equal ops.
+
+>>> from feedline.transforms import RandomResizedCrop
+>>> RandomResizedCrop(224)
+RandomResizedCrop(size=224)
+>>> RandomResizedCrop(224).spec()
+{'op': 'RandomResizedCrop', 'size': 224}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal
+
+import numpy
+import numpy.typing
+
+from feedline import _native
+from feedline._plain import plain
+
+__all__ = [
+    "CenterCrop",
+    "Normalize",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomVerticalFlip",
+    "Resize",
+    "ToDtype",
+    "Transform",
+    "apply",
+]
+
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+Size = int | Sequence[int]
+
+
+class Transform:
+    """One op."""
+
+    def _given(self) -> dict[str, Any]:
+        """The parameters that differ from their defaults."""
+        found = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            default = field.default_factory() if field.default_factory is not MISSING else field.default
+            if default is MISSING or _comparable(value) != _comparable(default):
+                found[field.name] = value
+        return found
+
+    def spec(self) -> dict[str, Any]:
+        """The op as a description holds it: its name and what differs from the defaults."""
+        name = type(self).__name__
+        return {"op": name, **{key: plain(key, value) for key, value in self._given().items()}}
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{key}={value!r}" for key, value in self._given().items())
+        return f"{type(self).__name__}({given})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, Transform) and self.spec() == other.spec()
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.spec(), sort_keys=True))
+
+
+def _comparable(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Resize(Transform):
+    """To `size`: a number is the shorter side, a pair is height and width.
+
+    `size=None` with `max_size` makes the longer side `max_size`.
+    """
+
+    size: Size | None
+    interpolation: Interpolation = "bilinear"
+    max_size: int | None = None
+    antialias: bool = True
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CenterCrop(Transform):
+    """The middle; an image that is smaller is padded with zeros."""
+
+    size: Size
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RandomCrop(Transform):
+    """A random part, after padding."""
+
+    size: Size
+    padding: int | Sequence[int] | None = None
+    pad_if_needed: bool = False
+    fill: float | Sequence[float] = 0
+    padding_mode: Literal["constant", "edge", "reflect", "symmetric"] = "constant"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RandomResizedCrop(Transform):
+    """A random part of random area and aspect, resized."""
+
+    size: Size
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0)
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RandomHorizontalFlip(Transform):
+    """Left and right swapped, with probability `p`."""
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RandomVerticalFlip(Transform):
+    """Top and bottom swapped, with probability `p`."""
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Normalize(Transform):
+    """Subtracts `mean` and divides by `std`, for each channel."""
+
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ToDtype(Transform):
+    """To another type of elements; `scale` maps the full range of one type to that of the other.
+
+    `dtype` is a name ("float32"), a NumPy type or a torch type.
+    """
+
+    dtype: Any = "float32"
+    scale: bool = False
+
+    def _given(self) -> dict[str, Any]:
+        given = super()._given()
+        if "dtype" in given:
+            given["dtype"] = dtype_name(self.dtype)
+            if given["dtype"] == "float32":
+                del given["dtype"]
+        return given
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a type of elements, however it was given."""
+    if isinstance(dtype, str):
+        return dtype
+    text = str(dtype)
+    if text.startswith("torch."):
+        return text.removeprefix("torch.")
+    return numpy.dtype(dtype).name
+
+
+def specs(transforms: Iterable[Transform | Mapping[str, Any] | str]) -> list[Any]:
+    """Ops as a description holds them."""
+    if isinstance(transforms, Transform):
+        transforms = [transforms]
+    return [op.spec() if isinstance(op, Transform) else op for op in transforms]
+
+
+def apply(
+    image: numpy.typing.NDArray[Any],
+    transforms: Iterable[Transform | Mapping[str, Any] | str],
+    seed: int = 0,
+    epoch: int = 0,
+    position: int = 0,
+    layout: Literal["CHW", "HWC", "channels_last"] = "CHW",
+) -> numpy.typing.NDArray[Any]:
+    """Runs ops on one image of shape [height, width] or [height, width, channels].
+
+    Random ops draw what they would for the sample at `position` of `epoch` in a loader with `seed`.
+    """
+    image = numpy.ascontiguousarray(image)
+    if image.dtype not in (numpy.uint8, numpy.float32) or image.ndim not in (2, 3):
+        raise ValueError(
+            f"an image of uint8 or float32 with 2 or 3 axes is needed, not {image.dtype} of {image.shape}"
+        )
+    height, width, channels = (*image.shape, 1)[:3]
+    made, shape, dtype = _native.apply_transforms(
+        json.dumps(plain("transforms", specs(transforms))),
+        layout,
+        image.tobytes(),
+        height,
+        width,
+        channels,
+        False,
+        image.dtype.name,
+        seed,
+        epoch,
+        position,
+    )
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        kind = numpy.dtype(ml_dtypes.bfloat16)
+    else:
+        kind = numpy.dtype(dtype)
+    array = numpy.frombuffer(bytearray(made), kind)
+    if layout == "channels_last" and len(shape) == 3:
+        # The shape says channels first, the memory has them last.
+        return array.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
+    return array.reshape(shape)
