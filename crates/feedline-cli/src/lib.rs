@@ -48,11 +48,11 @@ struct Arguments {
     command: Command,
 
     /// Print the result as one JSON object.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     json: bool,
 
     /// No progress on standard error.
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = 901)]
     quiet: bool,
 }
 

@@ -43,7 +43,7 @@ pub struct Verified {
     pub samples: u64,
     /// How many of them are bad.
     pub bad: u64,
-    /// Bytes read.
+    /// Bytes of the files that could be read.
     pub bytes: u64,
     /// Pixels decoded.
     pub pixels: u64,
@@ -284,6 +284,8 @@ struct Checker<'a> {
     encoded: Slab,
     scratch: Scratch,
     granted: u64,
+    /// Bytes of the present sample.
+    length: u64,
 }
 
 impl<'a> Checker<'a> {
@@ -294,6 +296,7 @@ impl<'a> Checker<'a> {
             encoded: Slab::default(),
             scratch: Scratch::default(),
             granted: 0,
+            length: 0,
         }
     }
 
@@ -317,6 +320,8 @@ impl<'a> Checker<'a> {
                 if let Err((stage, fault)) = self.sample(pick) {
                     found.push(sample_error(&self.check.verify.sources, pick, stage, fault));
                 }
+                // Once, also for a sample that was read again after it stood in line.
+                self.check.bytes.fetch_add(std::mem::take(&mut self.length), Relaxed);
                 let done = self.check.samples.fetch_add(1, Relaxed) + 1;
                 (self.check.progress)(done);
                 if self.check.gate.is_wanted() {
@@ -409,7 +414,7 @@ impl<'a> Checker<'a> {
                 if length == 0 {
                     return Err(Fault::corrupt("image", "the file is empty"));
                 }
-                if let Err(trouble) = self.checker.reserve(length.max(self.slab.len())) {
+                if let Err(trouble) = self.checker.reserve(length, self.slab.len(), 0) {
                     self.short_of = Some(trouble);
                     return Err(Fault::Cancelled);
                 }
@@ -424,7 +429,7 @@ impl<'a> Checker<'a> {
             (Err(fault), None) => Err(Trouble::Fault(Stage::Read, fault)),
             (Ok(()), None) => {
                 let length = room.length;
-                self.check.bytes.fetch_add(length as u64, Relaxed);
+                self.length = length as u64;
                 Ok(length)
             }
         }
@@ -434,21 +439,25 @@ impl<'a> Checker<'a> {
         let decode = |fault| Trouble::Fault(Stage::Decode, fault);
         let options = &self.check.verify.decode;
         let header = decode::probe(bytes, options).map_err(decode)?;
-        self.reserve(encoded.saturating_add(header.memory))?;
+        // Bytes that lie in the source's own memory are not ours to count.
+        let length = if encoded == 0 { 0 } else { bytes.len() };
+        self.reserve(length, encoded, header.memory)?;
         self.decoder.decode(bytes, &header, options, &mut self.scratch).map_err(decode)?;
         self.check.pixels.fetch_add((header.height * header.width) as u64, Relaxed);
         Ok(())
     }
 
-    /// Has `bytes` granted in all; what is kept from earlier samples counts as well.
-    fn reserve(&mut self, bytes: usize) -> Result<(), Trouble> {
-        let need = bytes.max(self.scratch.held()) as u64;
-        if need > self.granted {
-            if !self.check.gate.grow(self.granted, need) {
-                // Waiting happens with nothing held, so what is kept does not count there.
-                return Err(Trouble::Memory(bytes as u64));
+    /// Has memory granted for a sample of `length` bytes that takes `decoded` more, beside what
+    /// is kept from earlier samples: `encoded` bytes and the scratch.
+    fn reserve(&mut self, length: usize, encoded: usize, decoded: usize) -> Result<(), Trouble> {
+        let kept = encoded.max(length).saturating_add(decoded.max(self.scratch.held())) as u64;
+        if kept > self.granted {
+            if !self.check.gate.grow(self.granted, kept) {
+                // Waiting happens with nothing kept, and whether a sample is too large must not
+                // depend on those before it.
+                return Err(Trouble::Memory(length.saturating_add(decoded) as u64));
             }
-            self.granted = need;
+            self.granted = kept;
         }
         Ok(())
     }
@@ -477,8 +486,8 @@ mod tests {
     fn finds_the_bad_ones_in_order_with_little_memory() {
         let folder = folder("verify");
         let wanted: Vec<u64> = (0..60).step_by(7).collect();
-        // The largest sample takes 0.4 MB, so eight workers have to stand in line for 0.5 MB.
-        for (workers, memory) in [(1, None), (8, None), (8, Some(500_000)), (3, Some(500_000))] {
+        // The largest sample takes 599 kB, so eight workers have to stand in line for 620 kB.
+        for (workers, memory) in [(1, None), (8, None), (8, Some(620_000)), (3, Some(620_000))] {
             let spec = Spec {
                 sources: vec![folder.clone().into()],
                 num_workers: Workers::Count(workers),
@@ -495,6 +504,36 @@ mod tests {
                 .unwrap();
             assert_eq!(found, wanted, "{workers} workers, memory {memory:?}");
             assert_eq!((verified.samples, verified.bad), (60, wanted.len() as u64));
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_too_large_does_not_depend_on_what_came_before() {
+        let folder = folder("verify-history");
+        let bad = |sources: Vec<crate::spec::SourceSpec>, workers| {
+            let num_workers = Workers::Count(workers);
+            let memory = Some(500_000);
+            let spec = Spec { sources, num_workers, memory, ..Spec::default() };
+            let mut found = Vec::new();
+            let mut take = |error: SampleError| {
+                found.push(error.path.unwrap());
+                ControlFlow::Continue(())
+            };
+            Verify::open(&spec).unwrap().run(&|_| {}, &mut take).unwrap();
+            found
+        };
+        // Each file by itself, through a manifest of one line, has no history.
+        let mut alone = Vec::new();
+        for number in 0..60 {
+            let one = folder.join("one.csv");
+            std::fs::write(&one, format!("path\n{number:02}.pgm\n")).unwrap();
+            alone.extend(bad(vec![one.into()], 1));
+        }
+        // More than those that are cut, and not all: the limit lies among the sizes.
+        assert!((10..60).contains(&alone.len()), "{}", alone.len());
+        for workers in [1, 2, 3, 8] {
+            assert_eq!(bad(vec![folder.clone().into()], workers), alone, "{workers} workers");
         }
         std::fs::remove_dir_all(folder).unwrap();
     }
