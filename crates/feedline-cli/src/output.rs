@@ -43,7 +43,7 @@ pub(crate) enum Failure {
     /// The flags do not make sense.
     Usage(String),
     /// A mistake in a file that describes a pipeline.
-    SpecFile(PathBuf, feedline::SpecError),
+    SpecFile(PathBuf, Box<feedline::SpecError>),
     /// The library's reason.
     Library(feedline::Error),
     /// Standard output does not take the result.
@@ -144,15 +144,17 @@ impl Output {
         writeln!(self.stdout, "{text}").map_err(Failure::Output)
     }
 
-    /// A line of text that may hold names from outside.
-    pub(crate) fn text(&mut self, text: &str) -> Result<(), Failure> {
-        let text = printable(text).into_owned();
+    /// A line of text that may hold names from outside, folded to the terminal's width with
+    /// `indent` spaces before what follows.
+    pub(crate) fn text(&mut self, text: &str, indent: usize) -> Result<(), Failure> {
+        let text = self.terminal.wrapped(&printable(text), indent);
         self.line(&text)
     }
 
     /// A line that stands above others.
     pub(crate) fn heading(&mut self, text: &str) -> Result<(), Failure> {
-        let text = self.terminal.paint(Paint::Heading, &printable(text));
+        let text = self.terminal.wrapped(&printable(text), 2);
+        let text = self.terminal.paint(Paint::Heading, &text);
         self.line(&text)
     }
 

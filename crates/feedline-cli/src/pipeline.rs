@@ -77,7 +77,7 @@ pub(crate) fn describe(
 
 fn in_file(file: Option<&Path>, error: Error) -> Failure {
     match (file, error) {
-        (Some(file), Error::Spec(error)) => Failure::SpecFile(file.to_owned(), error),
+        (Some(file), Error::Spec(error)) => Failure::SpecFile(file.to_owned(), Box::new(error)),
         (_, error) => Failure::Library(error),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
@@ -60,6 +60,28 @@ impl Terminal {
         self.width.unwrap_or(80).clamp(40, 110)
     }
 
+    /// `text` with line breaks between words where the terminal ends, and `indent` spaces before
+    /// all lines but the first. Elsewhere (a file, a pipe) it stays one line.
+    pub(crate) fn wrapped(&self, text: &str, indent: usize) -> String {
+        let Some(width) = self.width.filter(|width| *width > indent + 20) else {
+            return text.to_owned();
+        };
+        let mut wrapped = String::new();
+        let mut column = 0;
+        for word in text.split(' ') {
+            if column > indent && column + 1 + word.width() > width {
+                wrapped += &format!("\n{}", " ".repeat(indent));
+                column = indent;
+            } else if column > 0 {
+                wrapped.push(' ');
+                column += 1;
+            }
+            wrapped += word;
+            column += word.width();
+        }
+        wrapped
+    }
+
     pub(crate) fn is_unicode(&self) -> bool {
         self.unicode
     }
@@ -104,6 +126,8 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 /// How far the work is, for a person or for a log.
 pub(crate) struct Progress {
     bar: ProgressBar,
+    /// The bar waits: what is done at once needs none.
+    waits: AtomicBool,
     /// Milliseconds from `start` to the next plain line; `u64::MAX` for never.
     next_line: AtomicU64,
     start: Instant,
@@ -112,15 +136,17 @@ pub(crate) struct Progress {
     unit: &'static str,
 }
 
+/// A bar that is gone within a blink only unsettles.
+const BAR_AFTER: Duration = Duration::from_millis(400);
+
 /// Between two lines in a log: enough to see life, too little to fill it.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 impl Progress {
     pub(crate) fn new(terminal: &Terminal, total: u64, unit: &'static str, quiet: bool) -> Self {
         let bar = if terminal.stderr_is_terminal && !quiet {
-            let bar =
-                ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(15));
-            let colour = if terminal.colour_err { ".cyan" } else { "" };
+            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+            let colour = if terminal.colour_err { ":.cyan" } else { "" };
             let template = format!(
                 "{{wide_bar{colour}}} {{human_pos}}/{{human_len}} {unit} {{rate}} eta {{eta}}"
             );
@@ -135,9 +161,11 @@ impl Progress {
             ProgressBar::hidden()
         };
         let plain = !terminal.stderr_is_terminal && !quiet;
+        let waits = AtomicBool::new(terminal.stderr_is_terminal && !quiet);
         let first = if plain { LINE_EVERY.as_millis() as u64 } else { u64::MAX };
         Progress {
             bar,
+            waits,
             next_line: first.into(),
             start: Instant::now(),
             done: 0.into(),
@@ -149,6 +177,14 @@ impl Progress {
     /// `done` of the total are done; an older, smaller number from another thread is ignored.
     pub(crate) fn set(&self, done: u64) {
         let done = self.done.fetch_max(done, Ordering::Relaxed).max(done);
+        if self.waits.load(Ordering::Relaxed)
+            && self.start.elapsed() >= BAR_AFTER
+            && self.waits.swap(false, Ordering::Relaxed)
+        {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(15));
+            // Only now does the style know which stream its colours are for.
+            self.bar.set_style(self.bar.style());
+        }
         self.bar.set_position(done);
         let next = self.next_line.load(Ordering::Relaxed);
         if next == u64::MAX {
@@ -317,6 +353,15 @@ mod tests {
     fn figures_for_people() {
         assert_eq!([0, 999, 1000, 1_234_567].map(show_count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.34, 9.94, 185.0].map(show_seconds), ["340 ms", "9.9 s", "3 min 05 s"]);
+    }
+
+    #[test]
+    fn lines_break_between_words_on_a_terminal_only() {
+        let text = "batch: image float32 [64, 3, 224, 224], label int64 [64]";
+        assert_eq!(PLAIN.wrapped(text, 4), text);
+        let wrapped = Terminal { width: Some(30), ..PLAIN }.wrapped(text, 4);
+        assert!(wrapped.lines().all(|line| line.width() <= 30), "{wrapped}");
+        assert_eq!(wrapped.replace("\n   ", ""), text);
     }
 
     #[test]

@@ -112,7 +112,8 @@ impl Inspect {
             show_bytes(figures.total_bytes)
         ))?;
         let fields: Vec<String> = found.fields.iter().map(describe_field).collect();
-        output.line(&format!("fields: {}\n", fields.join(", ")))?;
+        output.text(&format!("fields: {}", fields.join(", ")), 4)?;
+        output.line("")?;
 
         let mut table = Table::new(["", "min", "median", "mean", "max"]);
         let mut row = |name: &str, spread: &Option<Spread>, show: &dyn Fn(f64) -> String| {
@@ -167,7 +168,7 @@ impl Inspect {
             let text = output.terminal().paint(Paint::Bad, &text);
             output.line(&text)?;
             for error in &found.failures {
-                output.text(&format!("  {error}"))?;
+                output.text(&format!("  {error}"), 4)?;
             }
             if found.failed > found.failures.len() as u64 {
                 output.line("  ...")?;

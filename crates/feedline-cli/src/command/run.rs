@@ -1,7 +1,7 @@
 //! `feedline run`: makes batches and says how fast.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -171,7 +171,7 @@ impl Run {
             loader.resume(&read_state(path)?)?;
         }
         let hashes = match &self.hashes {
-            Some(path) => Some(File::create(path).map(BufWriter::new).map_err(|source| {
+            Some(path) => Some(File::create(path).map_err(|source| {
                 let path = path.clone();
                 Failure::Library(Error::Io { what: "cannot write the hashes", path, source })
             })?),
@@ -246,7 +246,7 @@ impl Run {
         start: Instant,
         signals: &Signals,
         progress: &Progress,
-        mut hashes: Option<BufWriter<File>>,
+        mut hashes: Option<File>,
         measurement: &mut Measurement,
     ) -> Result<(), Failure> {
         let began = Instant::now();
@@ -269,8 +269,8 @@ impl Run {
                 measurement.all.add(&batch, wait, hash);
                 if let (Some(file), Some(hash), Some(path)) = (&mut hashes, hash, &self.hashes) {
                     let (epoch, number, rows) = (batch.epoch(), batch.number(), batch.rows());
-                    writeln!(file, "{epoch} {number} {rows} {hash:016x}")
-                        .map_err(|e| cannot_write(path, e))?;
+                    let line = format!("{epoch} {number} {rows} {hash:016x}\n");
+                    file.write_all(line.as_bytes()).map_err(|e| cannot_write(path, e))?;
                 }
                 progress.set(measurement.all.samples);
                 drop(batch);
@@ -280,9 +280,6 @@ impl Run {
             epoch.time = epoch_began.elapsed();
             measurement.epochs.push(epoch);
             measurement.all.time = began.elapsed();
-        }
-        if let (Some(mut file), Some(path)) = (hashes, &self.hashes) {
-            file.flush().map_err(|e| cannot_write(path, e))?;
         }
         Ok(())
     }
@@ -324,11 +321,11 @@ impl Run {
                 .collect();
             format!("{} {} [{}]", field.name, field.dtype, shape.join(", "))
         });
-        output.text(&format!("batch: {}", fields.collect::<Vec<_>>().join(", ")))?;
+        output.text(&format!("batch: {}", fields.collect::<Vec<_>>().join(", ")), 4)?;
         let transforms: Vec<String> =
             loader.spec().transforms.iter().map(pipeline::show_transform).collect();
         if !transforms.is_empty() {
-            output.text(&format!("transforms: {}", transforms.join(", ")))?;
+            output.text(&format!("transforms: {}", transforms.join(", ")), 4)?;
         }
         output.line("")?;
 
@@ -364,7 +361,7 @@ impl Run {
         output.table(&table)?;
         output.line("")?;
         for (name, text) in self.remarks(loader, measurement) {
-            output.text(&format!("{name:<12}  {text}"))?;
+            output.text(&format!("{name:<12}  {text}"), 14)?;
         }
         Ok(())
     }

@@ -139,5 +139,7 @@ fn describe(error: &SampleError, terminal: &crate::terminal::Terminal) -> String
     };
     let place = error.offset.map_or(String::new(), |offset| format!(" (at byte {offset})"));
     let text = format!("{name}: cannot {}: {}{place}", error.stage, error.fault);
-    format!("{}  {}", terminal.paint(Paint::Bad, "bad"), printable(&text).replace('\n', "\\n"))
+    let text = format!("bad  {}", printable(&text).replace('\n', "\\n"));
+    // Painted last: codes have no width.
+    terminal.wrapped(&text, 5).replacen("bad", &terminal.paint(Paint::Bad, "bad"), 1)
 }
