@@ -271,10 +271,14 @@ class Epoch(Iterator[Batch]):
         if self._over:
             raise StopIteration
         try:
-            batch, self._over = self._native.next(self._number)
+            made = self._native.next(self._number)
         except Exception:
             self._over = True
             raise
+        if made is None:
+            self._over = True
+            raise StopIteration
+        batch, self._over = made
         return Batch(batch, self._names, self._convert)
 
 

@@ -192,7 +192,7 @@ def apply(
     height, width, channels = (*image.shape, 1)[:3]
     made, shape, dtype = _native.apply_transforms(
         json.dumps(plain("transforms", specs(transforms))),
-        layout,
+        layout if layout == "channels_last" else layout.lower(),
         image.tobytes(),
         height,
         width,

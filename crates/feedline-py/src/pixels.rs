@@ -1,0 +1,128 @@
+//! The pixel stages by themselves, so that they can be compared with Pillow and torchvision.
+
+use feedline::decode::{self, ColorMode, DecodeOptions};
+use feedline::image::{Image, Layout, PixelType, Pixels, Pointwise, Scratch, View, convert};
+use feedline::random;
+use feedline::sample::DType;
+use feedline::spec::OpSpec;
+use feedline::transform::{Chain, ImageShape};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+fn invalid(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// Decodes one image to interleaved pixels and their (height, width, channels).
+#[pyfunction]
+#[pyo3(signature = (data, mode="rgb", exif_orientation=false, max_pixels=None, allow_truncated=false))]
+pub fn decode_image<'py>(
+    py: Python<'py>,
+    data: &[u8],
+    mode: &str,
+    exif_orientation: bool,
+    max_pixels: Option<u64>,
+    allow_truncated: bool,
+) -> PyResult<(Bound<'py, PyBytes>, (usize, usize, usize))> {
+    let mode = match mode {
+        "rgb" => ColorMode::Rgb,
+        "gray" => ColorMode::Gray,
+        other => {
+            return Err(invalid(format!(
+                "mode = {other:?}: is not allowed; allowed: \"rgb\", \"gray\""
+            )));
+        }
+    };
+    let max_pixels = max_pixels.unwrap_or(DecodeOptions::default().max_pixels);
+    let options = DecodeOptions { mode, exif_orientation, max_pixels, allow_truncated };
+    let (pixels, shape) = py
+        .detach(|| {
+            let header = decode::probe(data, &options)?;
+            let mut scratch = Scratch::default();
+            let image = decode::Decoder::new().decode(data, &header, &options, &mut scratch)?;
+            let view = image.view();
+            let mut pixels = vec![0; view.elements()];
+            convert(image.pixels(), view, &Pointwise::cast(DType::U8), Layout::Hwc, &mut pixels)?;
+            Ok::<_, feedline::Fault>((pixels, (view.height, view.width, view.channels)))
+        })
+        .map_err(invalid)?;
+    Ok((PyBytes::new(py, &pixels), shape))
+}
+
+/// Runs a chain of ops on one image: its elements, shape and type.
+#[pyfunction]
+#[pyo3(signature = (ops_json, layout, pixels, height, width, channels, planar, dtype, seed=0, epoch=0, position=0))]
+#[allow(clippy::too_many_arguments)]
+pub fn apply_transforms<'py>(
+    py: Python<'py>,
+    ops_json: &str,
+    layout: &str,
+    pixels: &[u8],
+    height: usize,
+    width: usize,
+    channels: usize,
+    planar: bool,
+    dtype: &str,
+    seed: u64,
+    epoch: u64,
+    position: u64,
+) -> PyResult<(Bound<'py, PyBytes>, Vec<usize>, &'static str)> {
+    let layout = match layout {
+        "chw" => Layout::Chw,
+        "hwc" => Layout::Hwc,
+        "channels_last" => Layout::ChannelsLast,
+        other => return Err(invalid(format!("layout = {other:?}: is not allowed"))),
+    };
+    let elements = height.checked_mul(width).and_then(|n| n.checked_mul(channels));
+    let size = if dtype == "float32" { 4 } else { 1 };
+    if elements.and_then(|n| n.checked_mul(size)) != Some(pixels.len())
+        || !(1..=4).contains(&channels)
+    {
+        return Err(invalid(
+            "pixels do not have the size that height, width, channels and dtype give",
+        ));
+    }
+    let view = if planar {
+        View::planar(height, width, channels)
+    } else {
+        View::interleaved(height, width, channels)
+    };
+    // Python's bytes need not lie at a multiple of 4.
+    let floats: Vec<f32> = match dtype {
+        "float32" => {
+            pixels.chunks_exact(4).map(|x| f32::from_ne_bytes([x[0], x[1], x[2], x[3]])).collect()
+        }
+        "uint8" => Vec::new(),
+        other => return Err(invalid(format!("dtype = {other:?}: is not allowed"))),
+    };
+    let (elements, pixel_type) = match dtype {
+        "float32" => (Pixels::F32(&floats), PixelType::F32),
+        _ => (Pixels::U8(pixels), PixelType::U8),
+    };
+    let chain = Chain::build(&ops(ops_json)?, layout).map_err(invalid)?;
+    chain.check(channels, pixel_type).map_err(invalid)?;
+    let (out, output) = py
+        .detach(|| {
+            let output = chain.output(ImageShape { height, width, channels }, pixel_type)?;
+            let mut out = vec![0; output.bytes()];
+            let mut scratch = Scratch::default();
+            let mut image = Image::borrowed(&mut scratch, elements, view)?;
+            chain.run(&mut image, random::key(seed, epoch, 0), position, &mut out)?;
+            Ok::<_, feedline::Fault>((out, output))
+        })
+        .map_err(invalid)?;
+    Ok((PyBytes::new(py, &out), output.shape, output.dtype.name()))
+}
+
+/// `[{"op": "Resize", "size": 224}, ...]`.
+fn ops(json: &str) -> PyResult<Vec<OpSpec>> {
+    let list: Vec<serde_json::Map<String, serde_json::Value>> =
+        serde_json::from_str(json).map_err(invalid)?;
+    list.into_iter()
+        .map(|mut params| match params.shift_remove("op") {
+            Some(serde_json::Value::String(op)) => Ok(OpSpec { op, params }),
+            _ => Err(invalid("an op has no name")),
+        })
+        .collect()
+}
