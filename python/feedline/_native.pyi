@@ -3,6 +3,17 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+__all__ = [
+    "Array",
+    "Batch",
+    "Loader",
+    "__version__",
+    "apply_transforms",
+    "decode_image",
+    "main",
+    "read_spec",
+]
+
 __version__: str
 
 @final

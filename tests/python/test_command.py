@@ -42,7 +42,7 @@ def test_the_wheel_ships_the_command() -> None:
     assert importlib.metadata.version("feedline") == feedline.__version__
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "feedline", *arguments], capture_output=True, text=True)
 
 
@@ -56,8 +56,8 @@ def test_exit_codes() -> None:
 
 def test_arguments_that_are_no_utf_8(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path) + b"/\xff"
-    command = [sys.executable, "-m", "feedline", "sample-data", folder, "--count", "2", "--classes", "1"]
-    assert subprocess.run(command, capture_output=True).returncode == 0
+    command = [sys.executable, "-m", "feedline", "sample-data", os.fsdecode(folder), "--count", "2"]
+    assert subprocess.run([*command, "--classes", "1"], capture_output=True).returncode == 0
     assert os.path.isdir(folder)
 
 

@@ -93,7 +93,13 @@ def test_a_bad_file_is_replaced(small_folder: Make, tmp_path: Path, kind: str) -
     made = []
     for workers in (0, 4):
         loader = Loader(
-            folder, CROP, batch_size=7, shuffle=True, on_error="skip", quarantine=quarantine, num_workers=workers
+            folder,
+            CROP,
+            batch_size=7,
+            shuffle=True,
+            on_error="skip",
+            quarantine=quarantine,
+            num_workers=workers,
         )
         made.append([batch.hash() for _ in range(3) for batch in loader])
         assert loader.stats()["failed_samples"] == 1
@@ -136,7 +142,7 @@ def test_a_set_without_a_good_file(small_folder: Make) -> None:
 
 
 def test_ranks_stay_together_when_samples_are_skipped(small_folder: Make) -> None:
-    folder = small_folder(17, xx=b"", yy=b"no", zz=b"")
+    folder = small_folder(15, xx=b"", yy=b"no", zz=b"")
     options: dict[str, Any] = {"shuffle": True, "on_error": "skip"}
     whole = Loader(folder, CROP, 6, rank=0, world_size=1, **options)
     ranks = [Loader(folder, CROP, 2, rank=r, world_size=3, **options) for r in range(3)]
@@ -269,7 +275,7 @@ def test_malformed_manifests(tmp_path: Path, text: str, problem: str) -> None:
     ("source", "problem"),
     [
         ((np.zeros(3), np.zeros(4)), "has 4 samples"),
-        (np.float64(3) * np.ones(()), "no axis"),
+        (np.array(3.0), "no axis"),
         (np.array(["a", "b"]), "allowed: bool"),
         (np.zeros(3, complex), "allowed: bool"),
         (np.zeros(3, object), "allowed: bool"),

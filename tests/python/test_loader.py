@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -61,12 +62,28 @@ def test_manifest(manifest: Path) -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
-    + ["float16", "float32", "float64"],
+    [
+        "bool",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "uint32",
+        "int32",
+        "uint64",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+    ],
 )
 def test_arrays_of_every_type(dtype: str) -> None:
     array = (np.arange(60).reshape(10, 3, 2) % 2).astype(dtype)
-    for output, to_numpy in (("numpy", np.asarray), ("torch", lambda t: t.numpy()), ("dlpack", np.from_dlpack)):
+    for output, to_numpy in (
+        ("numpy", np.asarray),
+        ("torch", lambda t: t.numpy()),
+        ("dlpack", np.from_dlpack),
+    ):
         (batch,) = Loader(array, batch_size=10, output=output)  # type: ignore[arg-type]
         made = to_numpy(batch["0"])
         assert made.dtype == array.dtype
@@ -99,7 +116,7 @@ def test_torch_tensors_as_source() -> None:
 
 
 def test_arrays_are_read_where_they_lie(arrays: tuple[Array, Array]) -> None:
-    images, labels = arrays
+    labels = arrays[1]
     loader = Loader(arrays, batch_size=100, num_workers=0)
     labels[0] = 77
     assert next(iter(loader))[1][0] == 77
@@ -175,7 +192,13 @@ def test_close_and_context(arrays: tuple[Array, Array]) -> None:
 
 def test_repr(photos: Path, arrays: tuple[Array, Array]) -> None:
     text = repr(Loader(photos, [T.CenterCrop(16), T.ToDtype("float32")], batch_size=4, num_workers=3))
-    for part in (str(photos), "30 samples in 3 classes", "8 batches of 4", "float32 [4, 3, 16, 16]", "3 workers"):
+    for part in (
+        str(photos),
+        "30 samples in 3 classes",
+        "8 batches of 4",
+        "float32 [4, 3, 16, 16]",
+        "3 workers",
+    ):
         assert part in text
     assert "rank 1 of 2" in repr(Loader(arrays, rank=1, world_size=2))
 
@@ -229,7 +252,7 @@ def test_bfloat16(photos: Path) -> None:
 
 
 def test_bfloat16_without_ml_dtypes(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ml_dtypes", None)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(feedline.SpecError, match="install ml_dtypes"):
         Loader(photos, [T.CenterCrop(8), T.ToDtype("bfloat16")])
 
@@ -237,7 +260,9 @@ def test_bfloat16_without_ml_dtypes(photos: Path, monkeypatch: pytest.MonkeyPatc
 def test_jax(arrays: tuple[Array, Array]) -> None:
     jax = pytest.importorskip("jax")
     images, labels = arrays
-    for (image, label), start in zip(Loader(arrays, batch_size=10, output="jax"), range(0, 100, 10), strict=True):
+    for (image, label), start in zip(
+        Loader(arrays, batch_size=10, output="jax"), range(0, 100, 10), strict=True
+    ):
         assert isinstance(image, jax.Array)
         np.testing.assert_array_equal(image, images[start : start + 10])
         np.testing.assert_array_equal(label, labels[start : start + 10])
@@ -275,7 +300,9 @@ def test_several_sources(photos: Path, arrays: tuple[Array, Array]) -> None:
 def test_ranks_share_the_global_batch(arrays: tuple[Array, Array], last_batch: Any, world: int) -> None:
     options: dict[str, Any] = {"shuffle": True, "last_batch": last_batch}
     whole = Loader(arrays, batch_size=12, rank=0, world_size=1, **options)
-    ranks = [Loader(arrays, batch_size=12 // world, rank=r, world_size=world, **options) for r in range(world)]
+    ranks = [
+        Loader(arrays, batch_size=12 // world, rank=r, world_size=world, **options) for r in range(world)
+    ]
     assert {len(loader) for loader in ranks} == {len(whole)}
     for batch, *parts in zip(whole, *ranks, strict=True):
         np.testing.assert_array_equal(batch[1], np.concatenate([part[1] for part in parts]))

@@ -14,7 +14,11 @@ BLOCK = re.compile(r"(<!-- not run -->\s*)?^```python\n(.*?)^```$", re.MULTILINE
 
 
 def blocks() -> list[str]:
-    return [code for skipped, code in BLOCK.findall(README.read_text()) if not skipped] if README.exists() else []
+    return (
+        [code for skipped, code in BLOCK.findall(README.read_text()) if not skipped]
+        if README.exists()
+        else []
+    )
 
 
 @pytest.fixture(scope="module")

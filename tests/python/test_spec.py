@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import feedline
 import numpy as np
 import pytest
-from conftest import Array
+from conftest import Array, picture
 from feedline import Loader
 from feedline import transforms as T
 from PIL import Image
@@ -28,7 +30,7 @@ ARGUMENTS: dict[str, Any] = {
     "shuffle": True,
     "seed": 7,
     "subset": slice(0, 1000, 2),
-    "num_samples": 640,
+    "num_samples": 400,
     "last_batch": "pad",
     "rank": 1,
     "world_size": 4,
@@ -60,10 +62,10 @@ def test_file_text_data_and_arguments_describe_the_same(here: Path) -> None:
     assert Loader.from_spec(str(PIPELINE)).spec == given
     assert Loader.from_spec(PIPELINE.read_text()).spec == given
     assert Loader.from_spec(given).spec == given
-    Path("copy.json").write_text(__import__("json").dumps(given))
+    Path("copy.json").write_text(json.dumps(given))
     assert Loader.from_spec("copy.json").spec == given
     hashes = [batch.hash() for batch in Loader.from_spec(PIPELINE)]
-    assert hashes == [batch.hash() for batch in Loader(**ARGUMENTS)] and len(hashes) == 4 + 1
+    assert hashes == [batch.hash() for batch in Loader(**ARGUMENTS)] and len(hashes) == 4
 
 
 def test_changes_to_a_description(here: Path) -> None:
@@ -115,9 +117,13 @@ def test_only_differences_from_the_defaults_are_written(photos: Path) -> None:
         ({"quarantine": "q"}, "quarantine", "on_error"),
         ({"prefetch_factor": 0}, "prefetch_factor", "at least 1"),
         ({"output": "tensorflow"}, "output", '"numpy", "torch", "jax", "dlpack"'),
-        ({"transforms": [T.CenterCrop(0)]}, "transforms[0].size", "transforms\\[0\\].size = 0"),
+        ({"transforms": [T.CenterCrop(0)]}, "transforms[0].size", "size = .?0"),
         ({"transforms": [{"op": "CentreCrop", "size": 3}]}, "transforms[0].op", 'did you mean "?CenterCrop'),
-        ({"transforms": [{"op": "CenterCrop", "sice": 3}]}, "transforms[0].sice", "did you mean size"),
+        (
+            {"transforms": [{"op": "CenterCrop", "size": 3, "sice": 3}]},
+            "transforms[0].sice",
+            "did you mean size",
+        ),
         ({"transforms": [T.Normalize([0.5], [0])]}, "transforms[0].std", "zero"),
         ({"transforms": [T.ToDtype("complex64")]}, "transforms[0].dtype", "complex64"),
         ({"transforms": [object()]}, "transforms[0]", "has no place in a description"),
@@ -133,7 +139,9 @@ def test_mistakes_are_named(photos: Path, options: dict[str, Any], key: str | No
         assert str(caught.value).startswith(key)
 
 
-@pytest.mark.parametrize("source", [3, None, object(), [3], {"kind": "folder", "path": "x"}, {"path": ""}, "", []])
+@pytest.mark.parametrize(
+    "source", [3, None, object(), [3], {"kind": "folder", "path": "x"}, {"path": ""}, "", []]
+)
 def test_what_is_no_source(source: Any) -> None:
     with pytest.raises(feedline.SpecError, match="source"):
         Loader(source)
@@ -171,9 +179,9 @@ def test_names_that_are_no_utf_8(tmp_path: Path) -> None:
     quarantine = folder + b"/bad-\xff.jsonl"
     with open(folder + b"/klasse-\xfe/z\xff.png", "wb") as file:
         file.write(b"nothing")
-    loader = Loader(folder, batch_size=2, on_error="skip", quarantine=quarantine)  # type: ignore[arg-type]
+    loader = Loader(folder, batch_size=2, on_error="skip", quarantine=quarantine)
     assert len(list(loader)) == 1
-    entry = __import__("json").loads(open(quarantine).read())
+    entry = json.loads(Path(os.fsdecode(quarantine)).read_text())
     assert bytes(entry["path_bytes"]).endswith(b"z\xff.png")
     with pytest.raises(feedline.SampleError) as caught:
         list(Loader(folder, batch_size=2))
@@ -192,8 +200,6 @@ def test_transforms_are_plain_descriptions() -> None:
 
 
 def test_transforms_have_torchvisions_signatures() -> None:
-    import inspect
-
     v2 = pytest.importorskip("torchvision.transforms.v2")
     for name in T.__all__:
         ours = getattr(T, name)
@@ -210,22 +216,18 @@ def test_transforms_have_torchvisions_signatures() -> None:
 
 
 def test_apply_agrees_with_the_loader(photos: Path) -> None:
-    from conftest import picture
-
     chain = [T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.ToDtype("float32", scale=True)]
     loader = Loader(photos, chain, batch_size=30, seed=11)
     for epoch in range(2):
         (batch,) = loader
         for position in (0, 7, 29):
             for layout in ("CHW", "HWC", "channels_last"):
-                made = T.apply(picture(position), chain, 11, epoch, position, layout)  # type: ignore[arg-type]
+                made = T.apply(picture(position), chain, 11, epoch, position, layout)
                 made = made.transpose(2, 0, 1) if layout == "HWC" else made
                 np.testing.assert_array_equal(made, batch["image"][position])
 
 
 def test_decode_image(photos: Path) -> None:
-    from conftest import picture
-
     path = sorted((photos / "bee").iterdir())[0]
     np.testing.assert_array_equal(feedline.decode_image(path), picture(10))
     np.testing.assert_array_equal(feedline.decode_image(path.read_bytes()), picture(10))

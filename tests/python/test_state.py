@@ -86,7 +86,8 @@ def test_going_back_in_the_same_loader(photos: Path) -> None:
 def test_resume_on_another_number_of_ranks(arrays: tuple[Array, Array], before: int, after: int) -> None:
     def ranks(world: int) -> list[Loader]:
         return [
-            Loader(arrays, batch_size=12 // world, rank=r, world_size=world, shuffle=True) for r in range(world)
+            Loader(arrays, batch_size=12 // world, rank=r, world_size=world, shuffle=True)
+            for r in range(world)
         ]
 
     def labels(loaders: list[Loader]) -> list[list[int]]:
@@ -190,7 +191,12 @@ def test_what_does_not_matter_may_change(photos: Path) -> None:
         {"prefetch_factor": 5},
         {"cache": "memory"},
         {"output": "torch"},
-        {"transforms": [T.RandomResizedCrop([16, 16], (0.08, 1.0)), {"op": "RandomHorizontalFlip", "p": 0.5}]},
+        {
+            "transforms": [
+                T.RandomResizedCrop([16, 16], (0.08, 1.0)),
+                {"op": "RandomHorizontalFlip", "p": 0.5},
+            ]
+        },
     ):
         make(photos, **changes).load_state_dict(state)
 

@@ -17,7 +17,7 @@ const JSON: &str = r#"{
     "shuffle": true,
     "seed": 7,
     "subset": "0:1000:2",
-    "num_samples": 640,
+    "num_samples": 400,
     "last_batch": "pad",
     "rank": 1,
     "world_size": 4,
@@ -51,7 +51,7 @@ fn toml_json_and_builder_describe_the_same() {
         .shuffle(true)
         .seed(7)
         .subset(Subset::parse("0:1000:2").unwrap())
-        .num_samples(640)
+        .num_samples(400)
         .last_batch(LastBatch::Pad)
         .rank(1, 4)
         .layout(feedline::image::Layout::ChannelsLast)
