@@ -162,7 +162,7 @@ def dtype_name(dtype: Any) -> str:
     text = str(dtype)
     if text.startswith("torch."):
         return text.removeprefix("torch.")
-    return numpy.dtype(dtype).name
+    return str(numpy.dtype(dtype).name)
 
 
 def specs(transforms: Iterable[Transform | Mapping[str, Any] | str]) -> list[Any]:
@@ -192,7 +192,7 @@ def apply(
     height, width, channels = (*image.shape, 1)[:3]
     made, shape, dtype = _native.apply_transforms(
         json.dumps(plain("transforms", specs(transforms))),
-        layout,
+        layout if layout == "channels_last" else layout.lower(),
         image.tobytes(),
         height,
         width,
@@ -209,8 +209,8 @@ def apply(
         kind = numpy.dtype(ml_dtypes.bfloat16)
     else:
         kind = numpy.dtype(dtype)
-    array = numpy.frombuffer(bytearray(made), kind)
+    array: numpy.typing.NDArray[Any] = numpy.frombuffer(bytearray(made), kind)
     if layout == "channels_last" and len(shape) == 3:
         # The shape says channels first, the memory has them last.
-        return array.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
+        array = array.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
     return array.reshape(shape)
