@@ -176,8 +176,8 @@ def with_pillow(folder: Path) -> Figures:
         crop = rgb.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box(*rgb.size))
         if draw.random() < 0.5:
             crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        pixels = np.asarray(crop, np.float32) / np.float32(255)
-        return ((pixels - mean) / std).transpose(2, 0, 1)
+        pixels = (np.asarray(crop, np.float32) / np.float32(255) - mean) / std
+        return np.moveaxis(pixels, 2, 0)
 
     def batches() -> Iterator[int]:
         for _ in range(EPOCHS):
@@ -204,10 +204,9 @@ LOADERS = {
 def show(folder: Path, results: dict[str, Figures]) -> None:
     """Prints the table, at most 80 columns wide."""
     total = max(figures["images"] for figures in results.values())
-    print(
-        f"{folder}: {total // EPOCHS:,} photos, {EPOCHS} epochs, batches of {BATCH_SIZE} x 3 x {SIZE} x {SIZE}"
-    )
-    print(f"float32, one process each, a simulated train step of {TRAIN_STEP * 1000:.0f} ms\n")
+    shape = f"{BATCH_SIZE} x 3 x {SIZE} x {SIZE}"
+    print(f"{folder}: {total // EPOCHS:,} photos, {EPOCHS} epochs, batches of {shape} float32,")
+    print(f"one process each, a simulated train step of {TRAIN_STEP * 1000:.0f} ms\n")
     print(f"{'':<17}  {'images/s':>9}  {'first batch':>11}  {'peak memory':>11}  {'step waited':>11}")
     for name, figures in results.items():
         rate = figures["images"] / figures["seconds"]
@@ -219,8 +218,8 @@ def show(folder: Path, results: dict[str, Figures]) -> None:
     for name, figures in results.items():
         if figures["images"] < total:
             print(f"\n* {name}: the first {figures['images']:,} of {total:,} images, to spare you the wait.")
-    print("\nNext: look at your own data with `feedline inspect FOLDER`, or put feedline.Loader")
-    print("in the place of your data loader: README.md shows how in ten lines.")
+    print("\nNext: look at your own data with `feedline inspect FOLDER`, or put a")
+    print("feedline.Loader in place of your data loader: README.md shows how in ten lines.")
 
 
 def main() -> None:

@@ -126,3 +126,26 @@ fn completions_are_valid_shell() {
         }
     }
 }
+
+/// What the command prints to a terminal, if there is a `script` to make one.
+fn on_a_terminal(surroundings: &str, arguments: &str) -> Option<String> {
+    let line = format!("{surroundings} {} {arguments}", env!("CARGO_BIN_EXE_feedline"));
+    let script = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::null())
+        .output();
+    Some(String::from_utf8_lossy(&script.ok()?.stdout).into_owned())
+}
+
+#[test]
+fn a_terminal_gets_colour_unless_it_is_unwanted() {
+    let arguments = "sample-data x --quality 0";
+    let Some(coloured) = on_a_terminal("", arguments) else { return };
+    assert!(coloured.contains("\u{1b}[1;31merror:"), "{coloured}");
+    for surroundings in ["NO_COLOR=1", "TERM=dumb"] {
+        let plain = on_a_terminal(surroundings, arguments).unwrap();
+        assert!(plain.contains("error:") && !plain.contains('\u{1b}'), "{surroundings}: {plain}");
+    }
+}
