@@ -2,11 +2,15 @@
 //!
 //! [`main_from`] takes the arguments and gives the exit code. Each subcommand is a file in
 //! `command/`: its flags, its work through the `feedline` crate, its output as text and as JSON.
-//! What they share is here beside it: [`output`] (results and exit codes), [`terminal`] (colour,
-//! progress, tables).
+//! What they share is here beside it: [`pipeline`] (a spec file or a data set, with flags),
+//! [`output`] (results and exit codes), [`terminal`] (colour, progress, tables), [`chart`] (bars),
+//! [`signals`] (Ctrl-C).
 
+mod chart;
 mod command;
 mod output;
+mod pipeline;
+mod signals;
 mod terminal;
 
 use std::ffi::OsString;
@@ -19,14 +23,18 @@ use crate::output::{Failure, Output};
 const EXAMPLES: &str = "\
 Examples:
   feedline sample-data photos              make 2,000 photo-like JPEGs to try things with
-  feedline sample-data photos --json       the same, with the result as JSON
+  feedline inspect photos                  sizes, formats, classes, with histograms
+  feedline verify photos                   read and decode everything, list what is bad
+  feedline run photos --shuffle            how fast can it be loaded?
+  feedline run photos --train-step 20ms    would a training step of 20 ms wait?
+  feedline run pipeline.toml --json        a pipeline from a file, the result as JSON
   feedline completions bash > ~/.local/share/bash-completion/completions/feedline
 
 Exit codes:
   0    success, also when the reader of a pipe closed it early
   1    the work failed, or bad samples were found
   2    wrong usage, or a mistake in a pipeline's description
-  130  interrupted (Ctrl-C)
+  130  interrupted (Ctrl-C); 143 if by SIGTERM
 
 Colour and progress bars appear on terminals only; NO_COLOR=1 turns colour off there too.
 Results go to standard output, progress and errors to standard error. With --json, an error is

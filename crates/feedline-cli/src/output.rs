@@ -1,10 +1,12 @@
 //! What a command prints and how it ends: text or JSON on standard output, errors, exit codes.
 
 use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::json;
 
+use crate::chart::Bars;
 use crate::terminal::{Paint, Progress, Table, Terminal, printable};
 
 /// Exit code: all went well.
@@ -19,12 +21,18 @@ pub(crate) const WRONG_USAGE: i32 = 2;
 pub(crate) enum Outcome {
     /// All went well.
     Success,
+    /// Bad samples were found.
+    BadSamples,
+    /// A signal ended it early; what was done by then is reported. Holds the exit code.
+    Interrupted(i32),
 }
 
 impl Outcome {
     pub(crate) fn exit_code(self) -> i32 {
         match self {
             Outcome::Success => SUCCESS,
+            Outcome::BadSamples => FAILED,
+            Outcome::Interrupted(code) => code,
         }
     }
 }
@@ -34,6 +42,8 @@ impl Outcome {
 pub(crate) enum Failure {
     /// The flags do not make sense.
     Usage(String),
+    /// A mistake in a file that describes a pipeline.
+    SpecFile(PathBuf, Box<feedline::SpecError>),
     /// The library's reason.
     Library(feedline::Error),
     /// Standard output does not take the result.
@@ -49,7 +59,8 @@ impl From<feedline::Error> for Failure {
 impl Failure {
     pub(crate) fn exit_code(&self) -> i32 {
         match self {
-            Failure::Usage(_) | Failure::Library(feedline::Error::Spec(_)) => WRONG_USAGE,
+            Failure::Usage(_) | Failure::SpecFile(..) => WRONG_USAGE,
+            Failure::Library(feedline::Error::Spec(_)) => WRONG_USAGE,
             // `feedline ... | head`: the reader has seen enough.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => SUCCESS,
             Failure::Library(_) | Failure::Output(_) => FAILED,
@@ -61,7 +72,7 @@ impl Failure {
         match self {
             Failure::Usage(_) => "usage",
             Failure::Output(_) => "output",
-            Failure::Library(Error::Spec(_)) => "spec",
+            Failure::SpecFile(..) | Failure::Library(Error::Spec(_)) => "spec",
             Failure::Library(Error::Sample(_)) => "sample",
             Failure::Library(Error::Io { .. }) => "io",
             Failure::Library(Error::Source { .. }) => "source",
@@ -76,6 +87,7 @@ impl Failure {
     fn message(&self) -> String {
         match self {
             Failure::Usage(message) => message.clone(),
+            Failure::SpecFile(path, error) => format!("{}: {error}", path.display()),
             Failure::Library(error) => error.to_string(),
             Failure::Output(error) => format!("cannot write to standard output: {error}"),
         }
@@ -132,6 +144,26 @@ impl Output {
         writeln!(self.stdout, "{text}").map_err(Failure::Output)
     }
 
+    /// A line of text that may hold names from outside, folded to the terminal's width with
+    /// `indent` spaces before what follows.
+    pub(crate) fn text(&mut self, text: &str, indent: usize) -> Result<(), Failure> {
+        let text = self.terminal.wrapped(&printable(text), indent);
+        self.line(&text)
+    }
+
+    /// A line that stands above others.
+    pub(crate) fn heading(&mut self, text: &str) -> Result<(), Failure> {
+        let text = self.terminal.wrapped(&printable(text), 2);
+        let text = self.terminal.paint(Paint::Heading, &text);
+        self.line(&text)
+    }
+
+    /// A chart that fits the terminal, with an empty line above.
+    pub(crate) fn chart(&mut self, bars: &Bars) -> Result<(), Failure> {
+        let text = bars.render(&self.terminal);
+        self.line(&format!("\n{}", text.trim_end()))
+    }
+
     /// A table that fits the terminal.
     pub(crate) fn table(&mut self, table: &Table) -> Result<(), Failure> {
         let text = table.render(&self.terminal);
@@ -141,6 +173,18 @@ impl Output {
     /// Progress towards `total` on standard error: a bar on a terminal, else a line now and then.
     pub(crate) fn progress(&self, total: u64, unit: &'static str) -> Progress {
         Progress::new(&self.terminal, total, unit, self.quiet)
+    }
+
+    /// A line for the person who watches, on standard error.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.quiet {
+            // A closed standard error only loses the remark.
+            let _ = writeln!(io::stderr(), "{}", printable(text));
+        }
+    }
+
+    pub(crate) fn terminal(&self) -> &Terminal {
+        &self.terminal
     }
 
     /// Everything printed so far reaches the reader, or the reason why not is known.

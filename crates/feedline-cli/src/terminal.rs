@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
@@ -16,6 +16,8 @@ pub(crate) struct Terminal {
     stderr_is_terminal: bool,
     /// Columns, if standard output is a terminal.
     width: Option<usize>,
+    /// The locale's encoding is UTF-8, so that more than ASCII can be shown.
+    unicode: bool,
 }
 
 /// What a colour means.
@@ -23,6 +25,7 @@ pub(crate) struct Terminal {
 pub(crate) enum Paint {
     Heading,
     Bad,
+    Bar,
 }
 
 impl Paint {
@@ -30,6 +33,7 @@ impl Paint {
         match self {
             Paint::Heading => "\x1b[1m",
             Paint::Bad => "\x1b[1;31m",
+            Paint::Bar => "\x1b[36m",
         }
     }
 }
@@ -47,7 +51,39 @@ impl Terminal {
             colour_err: stderr && !plain,
             stderr_is_terminal: stderr,
             width: width.filter(|_| stdout),
+            unicode: locale_is_unicode(|name| std::env::var(name).ok()),
         }
+    }
+
+    /// Columns for a chart: all there are, within what the eye can follow.
+    pub(crate) fn chart_width(&self) -> usize {
+        self.width.unwrap_or(80).clamp(40, 110)
+    }
+
+    /// `text` with line breaks between words where the terminal ends, and `indent` spaces before
+    /// all lines but the first. Elsewhere (a file, a pipe) it stays one line.
+    pub(crate) fn wrapped(&self, text: &str, indent: usize) -> String {
+        let Some(width) = self.width.filter(|width| *width > indent + 20) else {
+            return text.to_owned();
+        };
+        let mut wrapped = String::new();
+        let mut column = 0;
+        for word in text.split(' ') {
+            if column > indent && column + 1 + word.width() > width {
+                wrapped += &format!("\n{}", " ".repeat(indent));
+                column = indent;
+            } else if column > 0 {
+                wrapped.push(' ');
+                column += 1;
+            }
+            wrapped += word;
+            column += word.width();
+        }
+        wrapped
+    }
+
+    pub(crate) fn is_unicode(&self) -> bool {
+        self.unicode
     }
 
     /// `text` for standard error.
@@ -59,6 +95,16 @@ impl Terminal {
     pub(crate) fn paint(&self, paint: Paint, text: &str) -> String {
         painted(self.colour_out, paint, text)
     }
+}
+
+/// POSIX: the first of these that is set and not empty names the locale.
+fn locale_is_unicode(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let names = ["LC_ALL", "LC_CTYPE", "LANG"];
+    let locale = names.into_iter().filter_map(variable).find(|value| !value.is_empty());
+    locale.is_some_and(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
 }
 
 fn painted(colour: bool, paint: Paint, text: &str) -> String {
@@ -80,6 +126,8 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 /// How far the work is, for a person or for a log.
 pub(crate) struct Progress {
     bar: ProgressBar,
+    /// The bar waits: what is done at once needs none.
+    waits: AtomicBool,
     /// Milliseconds from `start` to the next plain line; `u64::MAX` for never.
     next_line: AtomicU64,
     start: Instant,
@@ -88,21 +136,24 @@ pub(crate) struct Progress {
     unit: &'static str,
 }
 
+/// A bar that is gone within a blink only unsettles.
+const BAR_AFTER: Duration = Duration::from_millis(400);
+
 /// Between two lines in a log: enough to see life, too little to fill it.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 impl Progress {
     pub(crate) fn new(terminal: &Terminal, total: u64, unit: &'static str, quiet: bool) -> Self {
         let bar = if terminal.stderr_is_terminal && !quiet {
-            let bar =
-                ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(15));
-            let colour = if terminal.colour_err { ".cyan" } else { "" };
+            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+            let colour = if terminal.colour_err { ":.cyan" } else { "" };
             let template = format!(
                 "{{wide_bar{colour}}} {{human_pos}}/{{human_len}} {unit} {{rate}} eta {{eta}}"
             );
+            let symbols = if terminal.unicode { "━╸ " } else { "=> " };
             match ProgressStyle::with_template(&template) {
                 Ok(style) => {
-                    bar.with_style(style.progress_chars("━╸ ").with_key("rate", show_rate))
+                    bar.with_style(style.progress_chars(symbols).with_key("rate", show_rate))
                 }
                 Err(_) => bar,
             }
@@ -110,9 +161,11 @@ impl Progress {
             ProgressBar::hidden()
         };
         let plain = !terminal.stderr_is_terminal && !quiet;
+        let waits = AtomicBool::new(terminal.stderr_is_terminal && !quiet);
         let first = if plain { LINE_EVERY.as_millis() as u64 } else { u64::MAX };
         Progress {
             bar,
+            waits,
             next_line: first.into(),
             start: Instant::now(),
             done: 0.into(),
@@ -124,6 +177,14 @@ impl Progress {
     /// `done` of the total are done; an older, smaller number from another thread is ignored.
     pub(crate) fn set(&self, done: u64) {
         let done = self.done.fetch_max(done, Ordering::Relaxed).max(done);
+        if self.waits.load(Ordering::Relaxed)
+            && self.start.elapsed() >= BAR_AFTER
+            && self.waits.swap(false, Ordering::Relaxed)
+        {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(15));
+            // Only now does the style know which stream its colours are for.
+            self.bar.set_style(self.bar.style());
+        }
         self.bar.set_position(done);
         let next = self.next_line.load(Ordering::Relaxed);
         if next == u64::MAX {
@@ -142,6 +203,11 @@ impl Progress {
             // A closed standard error only loses the progress.
             let _ = writeln!(io::stderr(), "{} of {total} {unit} ({percent} %)", show_count(done));
         }
+    }
+
+    /// Does something that may print, with the bar out of its way.
+    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
     }
 
     /// The bar goes; the result takes its place.
@@ -163,11 +229,20 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new<const N: usize>(heading: [&str; N]) -> Self {
-        Table { rows: vec![heading.map(str::to_owned).into()] }
+        Table::headed(&heading)
+    }
+
+    pub(crate) fn headed(heading: &[&str]) -> Self {
+        Table { rows: vec![heading.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| printable(&cell).replace('\n', "\\n")).into());
+        self.cells(cells.into());
+    }
+
+    /// A row whose last cells may be missing or of another number.
+    pub(crate) fn cells(&mut self, cells: Vec<String>) {
+        self.rows.push(cells.iter().map(|cell| printable(cell).replace('\n', "\\n")).collect());
     }
 
     /// Names are shortened in their middle until a row fits the terminal's width. Elsewhere (a
@@ -190,7 +265,7 @@ impl Table {
         for (number, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
             for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                let cell = shortened(cell, width);
+                let cell = shortened(cell, width, terminal.unicode);
                 let gap = " ".repeat(width - cell.width().min(width));
                 line +=
                     &if column == 0 { format!("{cell}{gap}") } else { format!("  {gap}{cell}") };
@@ -205,11 +280,12 @@ impl Table {
 }
 
 /// At most `width` columns of `text`: its beginning and its end tell more than its middle.
-fn shortened(text: &str, width: usize) -> Cow<'_, str> {
+pub(crate) fn shortened(text: &str, width: usize, unicode: bool) -> Cow<'_, str> {
     if text.width() <= width {
         return Cow::Borrowed(text);
     }
-    let room = width.saturating_sub(1);
+    let gap = if unicode { "…" } else { ".." };
+    let room = width.saturating_sub(gap.width());
     let take = |symbols: &mut dyn Iterator<Item = char>, room: usize| {
         let mut used = 0;
         let fits = |symbol: &char| {
@@ -220,7 +296,7 @@ fn shortened(text: &str, width: usize) -> Cow<'_, str> {
     };
     let start = take(&mut text.chars(), room / 2);
     let end: String = take(&mut text.chars().rev(), room - room / 2).chars().rev().collect();
-    Cow::Owned(format!("{start}…{end}"))
+    Cow::Owned(format!("{start}{gap}{end}"))
 }
 
 /// 2000 as `2,000`.
@@ -252,13 +328,40 @@ pub(crate) fn show_seconds(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    const PLAIN: Terminal =
-        Terminal { colour_out: false, colour_err: false, stderr_is_terminal: false, width: None };
+    const PLAIN: Terminal = Terminal {
+        colour_out: false,
+        colour_err: false,
+        stderr_is_terminal: false,
+        width: None,
+        unicode: true,
+    };
+
+    #[test]
+    fn the_locale_decides_what_can_be_shown() {
+        let locale = |set: &'static [(&str, &str)]| {
+            locale_is_unicode(|name| {
+                set.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned())
+            })
+        };
+        assert!(locale(&[("LANG", "en_GB.UTF-8")]) && locale(&[("LC_CTYPE", "C.utf8")]));
+        assert!(!locale(&[]) && !locale(&[("LANG", "C")]));
+        assert!(!locale(&[("LC_ALL", "POSIX"), ("LANG", "en_GB.UTF-8")]));
+        assert!(locale(&[("LC_ALL", ""), ("LANG", "en_GB.UTF-8")]));
+    }
 
     #[test]
     fn figures_for_people() {
         assert_eq!([0, 999, 1000, 1_234_567].map(show_count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.34, 9.94, 185.0].map(show_seconds), ["340 ms", "9.9 s", "3 min 05 s"]);
+    }
+
+    #[test]
+    fn lines_break_between_words_on_a_terminal_only() {
+        let text = "batch: image float32 [64, 3, 224, 224], label int64 [64]";
+        assert_eq!(PLAIN.wrapped(text, 4), text);
+        let wrapped = Terminal { width: Some(30), ..PLAIN }.wrapped(text, 4);
+        assert!(wrapped.lines().all(|line| line.width() <= 30), "{wrapped}");
+        assert_eq!(wrapped.replace("\n   ", ""), text);
     }
 
     #[test]
@@ -271,5 +374,7 @@ mod tests {
         let narrow = table.render(&Terminal { width: Some(24), ..PLAIN });
         assert!(narrow.lines().all(|line| line.width() <= 24), "{narrow}");
         assert!(narrow.contains("photos/") && narrow.contains(".jpg  "), "{narrow}");
+        let ascii = table.render(&Terminal { width: Some(24), unicode: false, ..PLAIN });
+        assert!(ascii.contains("..") && !ascii.contains('…'), "{ascii}");
     }
 }

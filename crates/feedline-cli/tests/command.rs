@@ -28,7 +28,7 @@ fn help_teaches_by_example_and_documents_exit_codes() {
     for expected in ["Examples:", "feedline sample-data photos", "Exit codes:", "130", "NO_COLOR"] {
         assert!(text(&help.stdout).contains(expected), "{expected}");
     }
-    for command in ["sample-data", "completions"] {
+    for command in ["run", "inspect", "verify", "sample-data", "completions"] {
         let help = feedline(&[command, "--help"]);
         assert!(text(&help.stdout).contains("Examples:"), "{command}");
     }
@@ -114,6 +114,15 @@ fn completions_are_valid_shell() {
     bash.stdin.take().unwrap().write_all(&script).unwrap();
     assert!(bash.wait().unwrap().success());
     for shell in ["zsh", "fish", "powershell", "elvish"] {
-        assert_eq!(feedline(&["completions", shell]).status.code(), Some(0), "{shell}");
+        let script = feedline(&["completions", shell]);
+        assert_eq!(script.status.code(), Some(0), "{shell}");
+        assert!(text(&script.stdout).contains("train-step"), "{shell}");
+        // Where the shell is installed, it also parses the script.
+        let flag = if matches!(shell, "zsh" | "fish") { "-n" } else { continue };
+        let parser = Command::new(shell).arg(flag).stdin(Stdio::piped()).spawn();
+        if let Ok(mut parser) = parser {
+            parser.stdin.take().unwrap().write_all(&script.stdout).unwrap();
+            assert!(parser.wait().unwrap().success(), "{shell}");
+        }
     }
 }

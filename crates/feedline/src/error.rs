@@ -193,6 +193,27 @@ pub struct SampleError {
     pub fault: Fault,
 }
 
+impl SampleError {
+    /// As plain data: a line of a quarantine file, an entry of a report.
+    #[must_use]
+    pub fn to_value(&self) -> serde_json::Value {
+        use std::os::unix::ffi::OsStrExt;
+        let mut value = serde_json::json!({
+            "source": self.source_number,
+            "index": self.index,
+            "path": self.path.as_ref().map(|path| path.to_string_lossy()),
+            "offset": self.offset,
+            "stage": self.stage.to_string(),
+            "reason": self.fault.to_string(),
+        });
+        // JSON has no place for other bytes, and the name must not be lost.
+        if let Some(path) = self.path.as_ref().filter(|path| path.to_str().is_none()) {
+            value["path_bytes"] = path.as_os_str().as_bytes().into();
+        }
+        value
+    }
+}
+
 fn place(path: &Option<PathBuf>, offset: Option<u64>) -> String {
     match (path, offset) {
         (Some(path), Some(offset)) => format!(" ({} at byte {offset})", path.display()),

@@ -1,12 +1,18 @@
 //! The subcommands, one file each.
 
 mod completions;
+mod inspect;
+mod run;
 mod sample_data;
+mod verify;
 
 use crate::output::{Failure, Outcome, Output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    Run(Box<run::Run>),
+    Inspect(inspect::Inspect),
+    Verify(verify::Verify),
     SampleData(sample_data::SampleData),
     Completions(completions::Completions),
 }
@@ -14,6 +20,9 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
         match self {
+            Command::Run(command) => command.run(output),
+            Command::Inspect(command) => command.run(output),
+            Command::Verify(command) => command.run(output),
             Command::SampleData(command) => command.run(output),
             Command::Completions(command) => command.run(output),
         }

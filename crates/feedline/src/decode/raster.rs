@@ -90,14 +90,14 @@ pub(super) fn probe(
 }
 
 pub(super) fn decode(
-    bytes: &[u8],
+    file: &[u8],
     header: &Header,
     options: &DecodeOptions,
     out: &mut [u8],
 ) -> Result<(), Fault> {
     let format = header.format;
     let pixels = header.height * header.width;
-    with_decoder!(format, bytes, |decoder| {
+    with_decoder!(format, file, |decoder| {
         let raw = raw(format, decoder.color_type())?;
         let bytes = pixels * raw.size();
         if decoder.total_bytes() != bytes as u64 || out.len() < bytes {
@@ -110,7 +110,43 @@ pub(super) fn decode(
             Err(error) if !options.allow_truncated => return Err(fault(format, error)),
             _ => {}
         }
+        if format == Format::Bmp {
+            cut_off_rounding(file, raw, &mut out[..bytes]);
+        }
         color::reduce(out, pixels, raw, options.mode);
         Ok(())
     })
+}
+
+/// Pixels of 16 bits have channels of 5 or 6 bits, which the `image` crate rounds to 8 bits and
+/// Pillow cuts off. The rounded values still tell which ones they were.
+fn cut_off_rounding(file: &[u8], raw: Raw, pixels: &mut [u8]) {
+    let word = |at: usize| {
+        file.get(at..at + 4).and_then(|x| x.first_chunk()).map(|x| u32::from_le_bytes(*x))
+    };
+    // In the 40-byte header and its successors: bits per pixel at 28, compression at 30, masks at 54.
+    let (Some(40..), Some(bits), Some(compression)) = (word(14), word(28), word(30)) else {
+        return;
+    };
+    if bits & 0xffff != 16 || !matches!(raw, Raw::Rgb8 | Raw::Rgba8) {
+        return;
+    }
+    let depths = match compression {
+        0 => [5; 3],
+        3 => [54, 58, 62].map(|at| word(at).map_or(0, u32::count_ones)),
+        _ => return,
+    };
+    for (channel, depth) in depths.into_iter().enumerate() {
+        if depth != 5 && depth != 6 {
+            continue;
+        }
+        let most = (1u32 << depth) - 1;
+        let mut table: [u8; 256] = std::array::from_fn(|x| x as u8);
+        for value in 0..=most {
+            table[((value * 255 + most / 2) / most) as usize] = (value * 255 / most) as u8;
+        }
+        for pixel in pixels.chunks_exact_mut(raw.size()) {
+            pixel[channel] = table[usize::from(pixel[channel])];
+        }
+    }
 }

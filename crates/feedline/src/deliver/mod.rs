@@ -2,5 +2,7 @@
 
 mod batch;
 pub mod dlpack;
+mod run_hash;
 
 pub use batch::{Array, Batch, Element, Home};
+pub use run_hash::RunHash;

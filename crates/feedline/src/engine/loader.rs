@@ -10,7 +10,7 @@ use super::flow::{Cursor, Failure, Figures};
 use super::plan::Plan;
 use super::run::Engine;
 use crate::deliver::Batch;
-use crate::error::{Error, Result, SampleError};
+use crate::error::{Error, Result};
 use crate::image::Layout;
 use crate::layout::BatchField;
 use crate::observe;
@@ -280,7 +280,7 @@ impl Loader {
             return Ok(());
         }
         if let (Some(file), Some(path)) = (&mut self.quarantine, &self.plan.spec.quarantine) {
-            let line = quarantine_line(&failure.error);
+            let line = format!("{}\n", failure.error.to_value());
             file.write_all(line.as_bytes()).map_err(|source| Error::Io {
                 what: "cannot write the quarantine file",
                 path: path.clone(),
@@ -520,21 +520,4 @@ fn check_cache(plan: &Plan) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-fn quarantine_line(error: &SampleError) -> String {
-    use std::os::unix::ffi::OsStrExt;
-    let mut line = serde_json::json!({
-        "source": error.source_number,
-        "index": error.index,
-        "path": error.path.as_ref().map(|path| path.to_string_lossy()),
-        "offset": error.offset,
-        "stage": error.stage.to_string(),
-        "reason": error.fault.to_string(),
-    });
-    // JSON has no place for other bytes, and the name must not be lost.
-    if let Some(path) = error.path.as_ref().filter(|path| path.to_str().is_none()) {
-        line["path_bytes"] = path.as_os_str().as_bytes().into();
-    }
-    format!("{line}\n")
 }

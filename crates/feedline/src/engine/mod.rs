@@ -1,9 +1,11 @@
 //! Moves samples through the stages: the only code that knows them all.
 //!
 //! [`Loader`] is the public face. `plan` makes a spec ready, `flow` hands rows to workers and
-//! batches to the program, `work` is one worker.
+//! batches to the program, `work` is one worker. `inspect` and `verify` look at a data set without
+//! making batches.
 
 mod flow;
+mod inspect;
 mod loader;
 #[cfg(all(test, feature = "model-check"))]
 mod model;
@@ -11,7 +13,10 @@ mod plan;
 mod rank;
 mod run;
 mod sync;
+mod verify;
 mod work;
 
 pub use flow::Figures as FlowFigures;
+pub use inspect::{FieldFacts, Inspect, Inspection, Seen, SourceFacts};
 pub use loader::{Builder, Epoch, Loader, Stats};
+pub use verify::{Verified, Verify};

@@ -3,6 +3,8 @@
 //! shuttle runs each scenario under thousands of random and adversarial schedules. A deadlock, a
 //! row that is lost or written twice, a batch out of order or a byte over the limit fails.
 
+#![allow(unsafe_code)]
+
 use std::sync::Arc;
 
 use shuttle::thread;
@@ -73,7 +75,6 @@ fn work(flow: &Flow, need: u64, limit: u64) {
     }
 }
 
-#[allow(unsafe_code)]
 fn check(memory: &BatchMemory, epoch: u64, batch: u64) {
     for row in 0..ROWS {
         // SAFETY: the batch was handed over, so no writer is left.

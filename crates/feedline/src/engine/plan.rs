@@ -70,13 +70,7 @@ impl Plan {
         let sources = open_sources(&spec, given)?;
         let fields = sources[0].fields().to_vec();
         let chain = Chain::build(&spec.transforms, spec.layout)?;
-        let mut decode = DecodeOptions {
-            mode: if spec.decode.gray { ColorMode::Gray } else { ColorMode::Rgb },
-            exif_orientation: spec.decode.exif_orientation,
-            allow_truncated: spec.decode.allow_truncated,
-            ..DecodeOptions::default()
-        };
-        decode.max_pixels = spec.decode.max_pixels.unwrap_or(decode.max_pixels);
+        let decode = decode_options(&spec);
         let sizes: Vec<u64> = sources.iter().map(|source| source.len()).collect();
         let label = label_field(&fields);
         let order = Order::new(&spec, &sizes, &|pick: Pick| match sources[pick.source]
@@ -136,7 +130,19 @@ impl Plan {
     }
 }
 
-fn sample_error(
+/// How the spec wants images decoded.
+pub(super) fn decode_options(spec: &Spec) -> DecodeOptions {
+    let default = DecodeOptions::default();
+    DecodeOptions {
+        mode: if spec.decode.gray { ColorMode::Gray } else { ColorMode::Rgb },
+        exif_orientation: spec.decode.exif_orientation,
+        allow_truncated: spec.decode.allow_truncated,
+        max_pixels: spec.decode.max_pixels.unwrap_or(default.max_pixels),
+    }
+}
+
+/// A sample's fault with the sample's name.
+pub(super) fn sample_error(
     sources: &[Arc<dyn Source>],
     pick: Pick,
     stage: Stage,
@@ -169,7 +175,11 @@ fn sample_error(
     }
 }
 
-fn open_sources(spec: &Spec, given: Vec<Arc<dyn Source>>) -> Result<Vec<Arc<dyn Source>>> {
+/// Opens what the spec names, and checks that the sources go together.
+pub(super) fn open_sources(
+    spec: &Spec,
+    given: Vec<Arc<dyn Source>>,
+) -> Result<Vec<Arc<dyn Source>>> {
     let mut given = given.into_iter();
     let mut sources = Vec::new();
     for named in &spec.sources {
@@ -210,7 +220,7 @@ fn describe(field: &Field) -> String {
 }
 
 /// The field that holds classes: the first scalar of type int64.
-fn label_field(fields: &[Field]) -> Option<usize> {
+pub(super) fn label_field(fields: &[Field]) -> Option<usize> {
     fields.iter().position(
         |f| matches!(&f.kind, FieldKind::Array { dtype: DType::I64, shape } if shape.is_empty()),
     )
@@ -226,6 +236,7 @@ fn image_field(
 ) -> Result<Option<ImageField>> {
     if let Some(field) = fields.iter().position(|field| field.kind == FieldKind::EncodedImage) {
         let channels = if spec.decode.gray { 1 } else { 3 };
+        chain.check(channels, PixelType::U8)?;
         let output = match chain.fixed_output(channels, PixelType::U8) {
             Some(output) => output,
             None => output_of_first(spec, field, chain, sources, store, decode)?,
@@ -273,6 +284,7 @@ fn image_field(
     if view.elements() == 0 {
         return Err(wrong(format!("cannot work on images without pixels, {shape:?}")));
     }
+    chain.check(view.channels, pixel_type)?;
     let input = ImageShape { height: view.height, width: view.width, channels: view.channels };
     let output = chain.output(input, pixel_type).map_err(|fault| wrong(fault.to_string()))?;
     Ok(Some(ImageField { field: 0, pixels: Pixels::Array { view, pixel_type }, output }))

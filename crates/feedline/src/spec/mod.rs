@@ -20,11 +20,13 @@
 //! # Ok::<(), feedline::SpecError>(())
 //! ```
 
+mod file;
 mod op;
 pub mod read;
 mod source;
 mod write;
 
+pub use file::{read_file, read_toml};
 pub use op::OpSpec;
 pub use read::Table;
 pub use source::{SourceKind, SourceSpec};
@@ -219,10 +221,7 @@ pub(crate) const LAST_BATCH: [(&str, LastBatch); 4] = [
 impl Spec {
     /// Reads TOML.
     pub fn from_toml(text: &str) -> Result<Spec, SpecError> {
-        let value: Value = toml::from_str(text).map_err(|error| {
-            SpecError::new("", format!("not valid TOML: {}", error.to_string().trim()))
-        })?;
-        Spec::from_value(value)
+        Spec::from_value(read_toml(text)?)
     }
 
     /// Reads JSON.

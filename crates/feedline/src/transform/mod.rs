@@ -5,6 +5,7 @@
 //! writes the batch, unless an op that makes new pixels comes after them.
 
 mod center_crop;
+mod exact;
 mod normalize;
 mod pad;
 mod parameters;
@@ -18,7 +19,7 @@ mod to_dtype;
 use serde_json::{Map, Value};
 
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, Layout, PixelType, Pointwise, View, convert};
+use crate::image::{Image, Layout, Part, PixelType, Pointwise, View, convert};
 use crate::random::Draws;
 use crate::sample::DType;
 use crate::spec::{OpSpec, Table};
@@ -104,6 +105,11 @@ trait Transform: Send + Sync + std::fmt::Debug {
 
     /// What a pointwise op does to an element of type `dtype`; `None` for other ops.
     fn map(&self, _dtype: DType, _channels: usize) -> Option<Result<Linear, SpecError>> {
+        None
+    }
+
+    /// The only part of the image that it will look at, for the same draws.
+    fn part(&self, _input: ImageShape, _draws: &mut Draws) -> Option<Part> {
         None
     }
 
@@ -317,6 +323,13 @@ impl Chain {
         bytes
     }
 
+    /// The only part of an image of a given size that [`Chain::run`] will look at, if its first op
+    /// is a crop: what lies around it need not be decoded.
+    #[must_use]
+    pub fn part(&self, input: ImageShape, epoch_key: u64, position: u64) -> Option<Part> {
+        self.ops.first()?.part(input, &mut Draws::with_key(epoch_key, position, 0))
+    }
+
     /// Runs the ops on `image` and writes the result to `out`, which has exactly its size.
     ///
     /// Op number i draws from (`epoch_key`, `position`, i) alone.
@@ -392,18 +405,15 @@ mod tests {
     }
 
     fn run(chain: &Chain, pixels: Pixels<'_>, view: View) -> Vec<u8> {
+        let pixel_type = match pixels {
+            Pixels::U8(_) => PixelType::U8,
+            Pixels::F32(_) => PixelType::F32,
+        };
+        let mut out = vec![0; chain.output(ImageShape::of(view), pixel_type).unwrap().bytes()];
         let mut scratch = Scratch::default();
         let mut image = Image::borrowed(&mut scratch, pixels, view).unwrap();
-        let output = chain.output(ImageShape::of(view), image.pixel_type()).unwrap();
-        let mut out = vec![0; output.bytes()];
         chain.run(&mut image, 7, 3, &mut out).unwrap();
-        let bound = chain.scratch(
-            ImageShape::of(view),
-            match pixels {
-                Pixels::U8(_) => PixelType::U8,
-                Pixels::F32(_) => PixelType::F32,
-            },
-        );
+        let bound = chain.scratch(ImageShape::of(view), pixel_type);
         // Slabs are whole pages.
         assert!(scratch.held() <= bound + 2 * 4096, "{} held, {bound} announced", scratch.held());
         out

@@ -6,7 +6,7 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels as fir;
 use fast_image_resize::{FilterType, ImageView, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
-use super::ImageShape;
+use super::{ImageShape, exact};
 use crate::error::Fault;
 use crate::image::{Image, PixelType, Pixels, Pointwise, View, convert};
 
@@ -21,8 +21,6 @@ pub(super) enum Interpolation {
     Bilinear,
     Bicubic,
     Lanczos,
-    Box,
-    Hamming,
 }
 
 impl Interpolation {
@@ -32,8 +30,6 @@ impl Interpolation {
         ("bilinear", Interpolation::Bilinear),
         ("bicubic", Interpolation::Bicubic),
         ("lanczos", Interpolation::Lanczos),
-        ("box", Interpolation::Box),
-        ("hamming", Interpolation::Hamming),
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -41,12 +37,16 @@ impl Interpolation {
     }
 
     pub(super) fn needs_antialias(self) -> bool {
-        matches!(self, Interpolation::Lanczos | Interpolation::Box | Interpolation::Hamming)
+        self == Interpolation::Lanczos
     }
 
-    /// True when the filter has negative lobes, so that a pass may leave the range of its input.
-    fn overshoots(self) -> bool {
-        matches!(self, Interpolation::Bicubic | Interpolation::Lanczos)
+    /// The filter that needs more precision than the resizer has.
+    fn exact(self) -> Option<exact::Filter> {
+        match self {
+            Interpolation::Bicubic => Some(exact::Filter::Cubic),
+            Interpolation::Lanczos => Some(exact::Filter::Lanczos),
+            _ => None,
+        }
     }
 
     /// The filter and the pixels that it reaches to each side; `None` for nearest.
@@ -56,8 +56,6 @@ impl Interpolation {
             Interpolation::Bilinear => Some((FilterType::Bilinear, 1)),
             Interpolation::Bicubic => Some((FilterType::CatmullRom, 2)),
             Interpolation::Lanczos => Some((FilterType::Lanczos3, 3)),
-            Interpolation::Box => Some((FilterType::Box, 1)),
-            Interpolation::Hamming => Some((FilterType::Hamming, 1)),
         }
     }
 }
@@ -152,16 +150,21 @@ pub(super) fn resample(
     };
     let untwisted = Untwisted::of(view);
     let straight = untwisted.view;
-    // 8-bit pixels are cut off at 0 and 255 after each pass, which makes the passes' order
-    // visible where a filter overshoots. Pillow takes the rows first; the resizer, alone,
-    // the columns (in memory).
-    let both = view.height != height && view.width != width;
-    if both
-        && image.pixel_type() == PixelType::U8
-        && interpolation.overshoots()
-        && !untwisted.transposed
+    // 8-bit pixels are rounded after each pass, so that the passes' order shows. Pillow takes the
+    // rows first, unless the height shrinks by more than twice what the width does; the resizer,
+    // left alone, takes the columns as they lie in memory: one element in five would differ.
+    let bytes = image.pixel_type() == PixelType::U8;
+    let exact = interpolation.exact().filter(|_| bytes && antialias);
+    let shrink = |from: usize, to: usize| from as isize - to as isize;
+    let (lower, narrower) = (shrink(view.height, height), shrink(view.width, width));
+    let columns_first = lower > 0 && lower > 2 * narrower;
+    if lower != 0
+        && narrower != 0
+        && bytes
+        && (exact.is_some() || columns_first == untwisted.transposed)
     {
-        resample(image, (view.height, width), interpolation, antialias)?;
+        let between = if columns_first { (height, view.width) } else { (view.height, width) };
+        resample(image, between, interpolation, antialias)?;
         return resample(image, (height, width), interpolation, antialias);
     }
     // A filter is symmetric, so that turning the result equals turning what it is made from.
@@ -188,6 +191,14 @@ pub(super) fn resample(
     };
     untwisted.twist(&mut new);
     image.replace(new, pixel, |pixels, _, out, resizer| {
+        if let (Some(filter), Pixels::U8(from)) = (exact, pixels) {
+            if width == straight.width {
+                exact::columns(from, straight, !interleaved, height, filter, out);
+            } else {
+                exact::rows(from, straight, !interleaved, width, filter, out);
+            }
+            return Ok(());
+        }
         let mut pass = Pass { straight, height, width, options: &options, resizer };
         match (pixels, if interleaved { straight.channels } else { 1 }) {
             (Pixels::U8(from), 1) => pass.planes::<fir::U8>(from, out),

@@ -1,0 +1,285 @@
+//! What a command works on: a file that describes a pipeline, or data, changed by flags.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use feedline::spec::{SourceKind, read_file, read_toml};
+use feedline::{Error, Spec};
+use serde_json::{Map, Value, json};
+
+use crate::output::Failure;
+
+/// Keys of a spec, as flags set them.
+pub(crate) type Keys = Map<String, Value>;
+
+/// True for a file that describes a pipeline.
+pub(crate) fn is_spec_file(target: &Path) -> bool {
+    let extension = target.extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|e| e.eq_ignore_ascii_case("toml") || e.eq_ignore_ascii_case("json"))
+        && !target.is_dir()
+}
+
+/// The pipeline that `target` describes, or one over the data there that starts from `defaults`.
+/// `flags` and then the `KEY=VALUE`s of `sets` go over it.
+///
+/// Relative paths of a file are relative to its folder; those of flags to the working directory.
+pub(crate) fn describe(
+    target: &Path,
+    defaults: Keys,
+    flags: Keys,
+    sets: &[String],
+) -> Result<Spec, Failure> {
+    let file = is_spec_file(target).then_some(target);
+    let mut value = match file {
+        Some(file) => read_file(file).map_err(|error| in_file(Some(file), error))?,
+        None => {
+            let mut value = defaults;
+            value.insert("source".to_owned(), json!({"path": target.to_string_lossy()}));
+            Value::Object(value)
+        }
+    };
+    let mut changes = Value::Object(flags);
+    for set in sets {
+        merge(&mut changes, read_set(set)?);
+    }
+    let replaced = |key: &str| match changes.get(key) {
+        Some(Value::Object(table)) => table.contains_key("path"),
+        changed => changed.is_some(),
+    };
+    let (source_replaced, quarantine_replaced) = (replaced("source"), replaced("quarantine"));
+    merge(&mut value, changes);
+    let mut spec = Spec::from_value(value).map_err(|error| in_file(file, error.into()))?;
+    match file.map(|file| file.parent().unwrap_or(Path::new(""))) {
+        Some(folder) => {
+            if !source_replaced {
+                spec.sources.iter_mut().for_each(|source| source.resolve(folder));
+            }
+            if let Some(quarantine) = spec.quarantine.as_mut().filter(|_| !quarantine_replaced) {
+                *quarantine = folder.join(&*quarantine);
+            }
+        }
+        None if !source_replaced => {
+            // Plain data has no place for a name that is not UTF-8.
+            for source in &mut spec.sources {
+                match &mut source.kind {
+                    SourceKind::Path(path)
+                    | SourceKind::ImageFolder(path)
+                    | SourceKind::Flat(path)
+                    | SourceKind::Manifest { path, .. } => *path = target.to_owned(),
+                    _ => {}
+                }
+            }
+        }
+        None => {}
+    }
+    Ok(spec)
+}
+
+fn in_file(file: Option<&Path>, error: Error) -> Failure {
+    match (file, error) {
+        (Some(file), Error::Spec(error)) => Failure::SpecFile(file.to_owned(), Box::new(error)),
+        (_, error) => Failure::Library(error),
+    }
+}
+
+/// Tables go into tables key by key; everything else is replaced.
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                match into.get_mut(&key) {
+                    Some(old) => {
+                        // A source that is only a path is a table with that path.
+                        if let (Value::String(path), true, true) =
+                            (&*old, key == "source", value.is_object())
+                        {
+                            *old = json!({"path": path});
+                        }
+                        merge(old, value);
+                    }
+                    None => {
+                        into.insert(key, value);
+                    }
+                }
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+/// Reads `key=value` with the value in TOML's syntax; text needs no quotes if it is one word.
+fn read_set(text: &str) -> Result<Value, Failure> {
+    let wrong = |reason: &str| {
+        Failure::Usage(format!(
+            "--set {text}: {reason}; examples: --set batch_size=32, --set layout=HWC, --set 'decode.mode=\"gray\"'"
+        ))
+    };
+    let Some((key, value)) = text.split_once('=') else {
+        return Err(wrong("expected KEY=VALUE"));
+    };
+    read_toml(text).or_else(|_| {
+        let word = value.trim();
+        let plain = |c: char| c.is_alphanumeric() || "_-./:+~@".contains(c);
+        if word.is_empty() || !word.chars().all(plain) {
+            return Err(wrong("the value is not TOML"));
+        }
+        read_toml(&format!("{key} = {}", json!(word))).map_err(|_| wrong("the key is not TOML"))
+    })
+}
+
+/// Reads `Name` or `Name(parameter=value, ...)`, with values as in TOML or Python.
+pub(crate) fn read_transform(text: &str) -> Result<Value, String> {
+    let text = text.trim();
+    let (name, parameters) = match text.split_once('(') {
+        None => (text, ""),
+        Some((name, rest)) => match rest.strip_suffix(')') {
+            Some(parameters) => (name.trim(), parameters),
+            None => return Err("the closing bracket is missing".to_owned()),
+        },
+    };
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Err("expected a name, as in CenterCrop(size=224)".to_owned());
+    }
+    if !parameters.trim().is_empty() && !parameters.contains('=') {
+        return Err(format!("name the parameters, as in {name}(size=224)"));
+    }
+    let table = read_toml(&format!("parameters = {{{}}}", as_toml(parameters)))
+        .map_err(|_| format!("expected {name}(parameter=value, ...), with values such as 224, 0.5, [0.08, 1.0], true, \"bicubic\""))?;
+    let mut op = Map::new();
+    op.insert("op".to_owned(), name.into());
+    if let Some(Value::Object(parameters)) = table.get("parameters") {
+        op.extend(parameters.clone());
+    }
+    Ok(Value::Object(op))
+}
+
+/// Python's tuples, booleans and quotes as TOML has them, outside of text.
+fn as_toml(text: &str) -> String {
+    let mut out = String::new();
+    let mut word = String::new();
+    let mut quote = None;
+    for symbol in text.trim().trim_end_matches(',').chars().chain(std::iter::once('\0')) {
+        if quote.is_none() && (symbol.is_alphanumeric() || symbol == '_') {
+            word.push(symbol);
+            continue;
+        }
+        out += match word.as_str() {
+            "True" => "true",
+            "False" => "false",
+            other => other,
+        };
+        word.clear();
+        match (quote, symbol) {
+            (_, '\0') => {}
+            (None, '(') => out.push('['),
+            (None, ')') => out.push(']'),
+            (None, '"' | '\'') => {
+                quote = Some(symbol);
+                out.push(symbol);
+            }
+            (Some(open), _) if symbol == open => {
+                quote = None;
+                out.push(symbol);
+            }
+            _ => out.push(symbol),
+        }
+    }
+    out
+}
+
+/// An op as [`read_transform`] reads it.
+pub(crate) fn show_transform(op: &feedline::spec::OpSpec) -> String {
+    if op.params.is_empty() {
+        return op.op.clone();
+    }
+    let parameters: Vec<String> =
+        op.params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    format!("{}({})", op.op, parameters.join(", "))
+}
+
+/// Reads `20ms`, `0.5s`, `2min` or a number of seconds.
+pub(crate) fn read_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let unit = match text[split..].trim() {
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "min" => 60.0,
+        other => return Err(format!("unknown unit {other:?}; allowed: us, ms, s, min")),
+    };
+    text[..split]
+        .parse::<f64>()
+        .ok()
+        // A day: longer is a slip.
+        .filter(|number| number * unit <= 86_400.0)
+        .map(|number| Duration::from_secs_f64(number * unit))
+        .ok_or_else(|| "expected a duration such as 20ms, 0.5s or 2 (seconds)".to_owned())
+}
+
+/// Reads a number of workers.
+pub(crate) fn read_workers(text: &str) -> Result<Value, String> {
+    match text.parse::<u64>() {
+        Ok(number) if number <= 1024 => Ok(number.into()),
+        _ if text == "auto" => Ok("auto".into()),
+        _ => Err("expected auto or a whole number from 0 to 1024".to_owned()),
+    }
+}
+
+/// Where a file of the user's is, for messages and JSON.
+pub(crate) fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Writes a file so that it is never seen half written.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    let partial = PathBuf::from(name);
+    let written = std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, path));
+    written.map_err(|source| {
+        Failure::Library(Error::Io { what: "cannot write", path: path.to_owned(), source })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transforms_in_words() {
+        let read = |text| read_transform(text).unwrap();
+        assert_eq!(read("RandomHorizontalFlip"), json!({"op": "RandomHorizontalFlip"}));
+        assert_eq!(
+            read("RandomResizedCrop(size=(224, 224), scale=[0.5, 1.0], antialias=True,)"),
+            json!({"op": "RandomResizedCrop", "size": [224, 224], "scale": [0.5, 1.0], "antialias": true})
+        );
+        let quoted = read("Resize(size=8, interpolation='(True)')");
+        assert_eq!(quoted, json!({"op": "Resize", "size": 8, "interpolation": "(True)"}));
+        for wrong in ["", "Resize(", "Resize(224)", "Resize(size=)", "a b", "Resize(size=1) x"] {
+            assert!(read_transform(wrong).is_err(), "{wrong}");
+        }
+        let op = feedline::spec::OpSpec::new("Resize").with("size", 8);
+        assert_eq!(show_transform(&op), "Resize(size=8)");
+    }
+
+    #[test]
+    fn sets_are_toml_or_one_word() {
+        assert_eq!(read_set("batch_size=32").unwrap(), json!({"batch_size": 32}));
+        assert_eq!(read_set("decode.mode=gray").unwrap(), json!({"decode": {"mode": "gray"}}));
+        assert_eq!(read_set("x = [1, 2]").unwrap(), json!({"x": [1, 2]}));
+        for wrong in ["batch_size", "x=", "x=[1", "x=a b"] {
+            assert!(matches!(read_set(wrong), Err(Failure::Usage(_))), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(read_duration("20ms"), Ok(Duration::from_millis(20)));
+        assert_eq!(read_duration("0.5 s"), Ok(Duration::from_millis(500)));
+        assert_eq!(read_duration("2"), Ok(Duration::from_secs(2)));
+        for wrong in ["", "ms", "-1s", "1h", "1e99", "99999min"] {
+            assert!(read_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}
