@@ -20,6 +20,7 @@ import numpy
 import numpy.typing
 
 from feedline import _native
+from feedline._errors import SpecError
 from feedline._plain import plain
 
 __all__ = [
@@ -186,23 +187,20 @@ def apply(
     """
     image = numpy.ascontiguousarray(image)
     if image.dtype not in (numpy.uint8, numpy.float32) or image.ndim not in (2, 3):
-        raise ValueError(
+        raise SpecError(
             f"an image of uint8 or float32 with 2 or 3 axes is needed, not {image.dtype} of {image.shape}"
         )
     height, width, channels = (*image.shape, 1)[:3]
-    made, shape, dtype = _native.apply_transforms(
-        json.dumps(plain("transforms", specs(transforms))),
-        layout if layout == "channels_last" else layout.lower(),
-        image.tobytes(),
-        height,
-        width,
-        channels,
-        False,
-        image.dtype.name,
-        seed,
-        epoch,
-        position,
-    )
+    ops = json.dumps(plain("transforms", specs(transforms)))
+    # The native part writes the layouts' names small.
+    order = layout if layout == "channels_last" else layout.lower()
+    pixels, planar = image.tobytes(), False
+    try:
+        made, shape, dtype = _native.apply_transforms(
+            ops, order, pixels, height, width, channels, planar, image.dtype.name, seed, epoch, position
+        )
+    except ValueError as error:
+        raise SpecError(str(error), key="transforms") from None
     if dtype == "bfloat16":
         import ml_dtypes
 

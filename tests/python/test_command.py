@@ -17,15 +17,11 @@ import pytest
 
 
 def installed_script() -> Path | None:
-    """The script beside the installed package, wherever pip put it."""
+    """The script of the installed package; `pip install --target` puts it into `bin` beside it."""
     try:
-        files = importlib.metadata.files("feedline") or []
+        importlib.metadata.version("feedline")
     except importlib.metadata.PackageNotFoundError:
         return None
-    for file in files:
-        if file.name in ("feedline", "feedline.exe"):
-            return Path(str(file.locate())).resolve()
-    # `pip install --target` leaves scripts out of its list.
     for folder in (Path(feedline.__file__).parents[1] / "bin", Path(sysconfig.get_path("scripts"))):
         if (folder / "feedline").exists():
             return folder / "feedline"

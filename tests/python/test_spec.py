@@ -232,5 +232,10 @@ def test_decode_image(photos: Path) -> None:
     np.testing.assert_array_equal(feedline.decode_image(path), picture(10))
     np.testing.assert_array_equal(feedline.decode_image(path.read_bytes()), picture(10))
     assert feedline.decode_image(str(path), "gray").shape == (24, 32, 1)
-    with pytest.raises(ValueError):
+    with pytest.raises(feedline.SampleError, match="cannot decode") as caught:
         feedline.decode_image(b"nothing")
+    assert caught.value.stage == "decode"
+    with pytest.raises(feedline.SpecError, match="mode"):
+        feedline.decode_image(path, "grey")  # type: ignore[arg-type]
+    with pytest.raises(feedline.SpecError, match="size"):
+        T.apply(picture(0), [T.CenterCrop(0)])
