@@ -34,8 +34,9 @@ test: lint test-rust test-python ## Everything that must hold: lint, test-rust, 
 
 lint: lint-rust lint-python ## Formats, clippy, ruff, mypy --strict, stubs against the module
 
-test-rust: prepare ## Tests of the three crates
+test-rust: prepare ## Tests of the three crates, and the model of the hand-over
 	$(TOOLS) cargo test --release --workspace
+	$(TOOLS) cargo test --release -p feedline --features model-check --lib engine::model
 
 test-python: install prepare-test ## Tests of the Python package, from the built wheel
 	$(INSTALLED) "$(TEST_BIN)/python" -m pytest tests/python
@@ -46,7 +47,8 @@ wheel: prepare ## Build the wheel into build/wheel
 
 bench: install prepare-test ## Run the benchmarks, also against torch (takes minutes)
 	$(INSTALLED) "$(TEST_BIN)/python" -m feedline sample-data sample-data
-	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/run.py sample-data
+	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/run.py sample-data --update-readme
+	$(TOOLS) cargo bench -p feedline --bench overhead
 
 clean: ## Remove what was built here; the shared environments in ~/.cache/feedline stay
 	rm -rf build dist sample-data .mypy_cache .pytest_cache .ruff_cache .hypothesis

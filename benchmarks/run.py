@@ -187,9 +187,9 @@ def main() -> int:
         where = f"{record['machine']['cpu']}, {record['machine']['cores']} cores"
         named = ", ".join(f"{name} {version}" for name, version in versions.items())
         note = (
-            f"2,000 sample photos (500x375, 99 kB), RandomResizedCrop(224), flip, normalise to float32, batch "
-            f"{64}, {options.workers} workers, warm page cache, median of {options.rounds} alternating epochs. "
-            f"{where}; {named}. "
+            "2,000 sample photos (500x375, 99 kB), RandomResizedCrop(224), flip, normalise to float32, "
+            f"batch 64, {options.workers} workers, warm page cache, median of {options.rounds} alternating "
+            f"epochs. {where}; {named}. "
             f"Raw data: `{kept.relative_to(HERE.parent)}`; again: `make bench`."
         )
         update_readme(rows, note)

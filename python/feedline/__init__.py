@@ -1,22 +1,22 @@
 """feedline keeps a GPU fed: it reads, decodes, augments, batches and prefetches training data.
 
-    import feedline
-    from feedline.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop, ToDtype
+import feedline
+from feedline.transforms import Normalize, RandomHorizontalFlip, RandomResizedCrop, ToDtype
 
-    loader = feedline.Loader(
-        "photos",
-        transforms=[
-            RandomResizedCrop(224),
-            RandomHorizontalFlip(),
-            ToDtype("float32", scale=True),
-            Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
-        ],
-        batch_size=64,
-        shuffle=True,
-        output="torch",
-    )
-    for images, labels in loader:
-        ...
+loader = feedline.Loader(
+    "photos",
+    transforms=[
+        RandomResizedCrop(224),
+        RandomHorizontalFlip(),
+        ToDtype("float32", scale=True),
+        Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
+    ],
+    batch_size=64,
+    shuffle=True,
+    output="torch",
+)
+for images, labels in loader:
+    ...
 """
 
 from feedline import transforms

@@ -125,7 +125,7 @@ def _library(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise SpecError(
-            f'output = "{package}": {package} cannot be imported ({error}); install it, or choose another output',
+            f'output = "{package}": {package} cannot be imported ({error}); install it or choose another',
             key="output",
             value=f'"{package}"',
             problem=f"{package} cannot be imported",

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
+import numpy.typing
+
 from feedline import _native
 from feedline._batch import Batch, Convert, converter
 from feedline._errors import SpecError, StateError
@@ -76,13 +78,13 @@ class Loader:
         layout: Literal["CHW", "HWC", "channels_last"] = "CHW",
         decode: Mapping[str, Any] | None = None,
         replacement: bool = False,
-        weights: Literal["balanced"] | Sequence[float] | None = None,
-        subset: slice | Sequence[int] | str | None = None,
+        weights: Literal["balanced"] | Sequence[float] | numpy.typing.NDArray[Any] | None = None,
+        subset: slice | Sequence[int] | numpy.typing.NDArray[Any] | str | None = None,
         num_samples: int | None = None,
         last_batch: Literal["short", "drop", "pad", "wrap"] | None = None,
         in_order: bool = True,
         max_failures: int | None = None,
-        quarantine: str | os.PathLike[str] | None = None,
+        quarantine: str | bytes | os.PathLike[str] | None = None,
     ) -> None:
         named, arrays = read_source(source)
         self._open(
@@ -271,10 +273,14 @@ class Epoch(Iterator[Batch]):
         if self._over:
             raise StopIteration
         try:
-            batch, self._over = self._native.next(self._number)
+            made = self._native.next(self._number)
         except Exception:
             self._over = True
             raise
+        if made is None:
+            self._over = True
+            raise StopIteration
+        batch, self._over = made
         return Batch(batch, self._names, self._convert)
 
 
@@ -288,7 +294,8 @@ def _read(spec: str) -> dict[str, Any]:
         toml = False
     elif "=" not in spec:
         raise SpecError(
-            f"spec: {spec[:80]!r} is neither the path of a .toml or .json file nor the text of one", key="spec"
+            f"spec: {spec[:80]!r} is neither the path of a .toml or .json file nor the text of one",
+            key="spec",
         )
     described: dict[str, Any] = json.loads(_native.read_spec(spec, toml))
     return described

@@ -3,6 +3,17 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+__all__ = [
+    "Array",
+    "Batch",
+    "Loader",
+    "__version__",
+    "apply_transforms",
+    "decode_image",
+    "main",
+    "read_spec",
+]
+
 __version__: str
 
 @final
@@ -20,7 +31,7 @@ class Loader:
     @property
     def closed(self) -> bool: ...
     def begin(self) -> int: ...
-    def next(self, iterator: int) -> tuple[Batch, bool]: ...
+    def next(self, iterator: int) -> tuple[Batch, bool] | None: ...
     def set_epoch(self, epoch: int) -> None: ...
     def position(self) -> tuple[int, int]: ...
     def state(self) -> str: ...

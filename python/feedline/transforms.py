@@ -20,6 +20,7 @@ import numpy
 import numpy.typing
 
 from feedline import _native
+from feedline._errors import SpecError
 from feedline._plain import plain
 
 __all__ = [
@@ -162,7 +163,7 @@ def dtype_name(dtype: Any) -> str:
     text = str(dtype)
     if text.startswith("torch."):
         return text.removeprefix("torch.")
-    return numpy.dtype(dtype).name
+    return str(numpy.dtype(dtype).name)
 
 
 def specs(transforms: Iterable[Transform | Mapping[str, Any] | str]) -> list[Any]:
@@ -186,31 +187,28 @@ def apply(
     """
     image = numpy.ascontiguousarray(image)
     if image.dtype not in (numpy.uint8, numpy.float32) or image.ndim not in (2, 3):
-        raise ValueError(
+        raise SpecError(
             f"an image of uint8 or float32 with 2 or 3 axes is needed, not {image.dtype} of {image.shape}"
         )
     height, width, channels = (*image.shape, 1)[:3]
-    made, shape, dtype = _native.apply_transforms(
-        json.dumps(plain("transforms", specs(transforms))),
-        layout,
-        image.tobytes(),
-        height,
-        width,
-        channels,
-        False,
-        image.dtype.name,
-        seed,
-        epoch,
-        position,
-    )
+    ops = json.dumps(plain("transforms", specs(transforms)))
+    # The native part writes the layouts' names small.
+    order = layout if layout == "channels_last" else layout.lower()
+    pixels, planar = image.tobytes(), False
+    try:
+        made, shape, dtype = _native.apply_transforms(
+            ops, order, pixels, height, width, channels, planar, image.dtype.name, seed, epoch, position
+        )
+    except ValueError as error:
+        raise SpecError(str(error), key="transforms") from None
     if dtype == "bfloat16":
         import ml_dtypes
 
         kind = numpy.dtype(ml_dtypes.bfloat16)
     else:
         kind = numpy.dtype(dtype)
-    array = numpy.frombuffer(bytearray(made), kind)
+    array: numpy.typing.NDArray[Any] = numpy.frombuffer(bytearray(made), kind)
     if layout == "channels_last" and len(shape) == 3:
         # The shape says channels first, the memory has them last.
-        return array.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
+        array = array.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
     return array.reshape(shape)

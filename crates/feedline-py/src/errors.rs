@@ -7,7 +7,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The exception for `error`. `interrupt` is what a signal handler raised during the wait.
+/// The exception for `error`.
 pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
     build(py, error).unwrap_or_else(|failure| failure)
 }

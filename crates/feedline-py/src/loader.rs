@@ -30,6 +30,8 @@ struct Inside {
     loader: Option<feedline::Loader>,
     /// Counts iterators, seeks and resumes: an iterator with an older number is over.
     generation: u64,
+    /// The epoch of the newest iterator.
+    epoch: u64,
 }
 
 /// A loader. Iterators are numbers: `begin` gives one, `next` takes it.
@@ -75,7 +77,7 @@ impl Loader {
             .map_err(|error| raise(py, error))?;
         let about = about(&loader).to_string();
         Ok(Loader {
-            inside: Mutex::new(Inside { loader: Some(loader), generation: 0 }),
+            inside: Mutex::new(Inside { loader: Some(loader), generation: 0, epoch: 0 }),
             process: AtomicU32::new(std::process::id()),
             spec: canonical,
             about,
@@ -99,24 +101,28 @@ impl Loader {
         self.with(py, |inside, loader| {
             loader.begin_epoch();
             inside.generation += 1;
+            inside.epoch = loader.position().0;
             Ok(inside.generation)
         })
     }
 
-    /// The next batch, and whether it is its epoch's last.
-    fn next(&self, py: Python<'_>, iterator: u64) -> PyResult<(Batch, bool)> {
+    /// The next batch, and whether it is its epoch's last; `None` if there is none left, as when
+    /// several threads share the iterator.
+    fn next(&self, py: Python<'_>, iterator: u64) -> PyResult<Option<(Batch, bool)>> {
         let mut raised = None;
         let made = self.with(py, |inside, loader| {
             if inside.generation != iterator {
                 return Err(Error::Stale);
             }
-            let before = loader.position().0;
+            if inside.epoch != loader.position().0 {
+                return Ok(None);
+            }
             let batch = loader.next_batch_unless(&mut || {
                 raised = Python::try_attach(|py| py.check_signals().err()).flatten();
                 raised.is_some()
             });
-            let last = loader.position().0 != before;
-            batch.unwrap_or(Err(Error::Stale)).map(|batch| (Batch::new(batch), last))
+            let last = inside.epoch != loader.position().0;
+            batch.transpose().map(|batch| batch.map(|batch| (Batch::new(batch), last)))
         });
         match raised {
             Some(error) => Err(error),
@@ -273,25 +279,22 @@ fn about(loader: &feedline::Loader) -> Value {
 
 fn stats(stats: &feedline::engine::Stats) -> Value {
     let (work, flow) = (&stats.work, &stats.flow);
-    let parts: serde_json::Map<String, Value> = work
-        .parts
-        .iter()
-        .map(|part| {
-            (part.name.to_owned(), json!({"seconds_per_sample": part.seconds, "timed": part.timed}))
-        })
-        .collect();
+    let parts: serde_json::Map<String, Value> =
+        work.parts.iter().map(|part| (part.name.to_owned(), part.seconds.into())).collect();
     json!({
         "batches": work.batches,
         "samples": work.samples,
         "failed_samples": stats.failed,
         "first_batch_seconds": stats.first_batch_seconds,
-        "wait": {"seconds": work.wait_seconds, "longest_seconds": work.longest_wait_seconds},
+        "wait_seconds": work.wait_seconds,
+        "longest_wait_seconds": work.longest_wait_seconds,
+        "seconds_per_sample": parts,
+        "read_bytes": work.bytes_read,
         "workers": {
             "samples_made": work.samples_made,
             "busy_seconds": work.busy_seconds,
             "idle_seconds": work.idle_seconds,
             "memory_wait_seconds": work.memory_wait_seconds,
-            "parts": parts,
         },
         "queue": {"ready": flow.ready, "open": flow.open, "most": flow.ahead},
         "memory": {
@@ -302,7 +305,6 @@ fn stats(stats: &feedline::engine::Stats) -> Value {
             "rows_waiting": flow.waiting_for_memory,
             "batches_remade": flow.remade,
         },
-        "read_bytes": work.bytes_read,
         "cache": {"hits": work.cache_hits, "bytes": stats.cached_bytes},
     })
 }

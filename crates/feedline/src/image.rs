@@ -10,6 +10,19 @@ pub use convert::{Layout, Pointwise, convert};
 use crate::buffer::Slab;
 use crate::error::Fault;
 
+/// A rectangle of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The first row.
+    pub top: usize,
+    /// The first column.
+    pub left: usize,
+    /// Rows.
+    pub height: usize,
+    /// Columns.
+    pub width: usize,
+}
+
 /// Where pixels lie in a slice of elements. Strides may be negative: a flip is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
@@ -173,6 +186,15 @@ impl<'a> Pixels<'a> {
             PixelType::F32 => bytemuck::try_cast_slice(bytes).map(Pixels::F32).map_err(|error| {
                 Fault::Shape(format!("float32 elements cannot lie there: {error}"))
             }),
+        }
+    }
+
+    /// The type of the elements.
+    #[must_use]
+    pub fn pixel_type(&self) -> PixelType {
+        match self {
+            Pixels::U8(_) => PixelType::U8,
+            Pixels::F32(_) => PixelType::F32,
         }
     }
 

@@ -10,9 +10,16 @@ use turbojpeg_sys as tj;
 use super::color::{self, Raw};
 use super::{DecodeOptions, Header, jpeg_header};
 use crate::error::Fault;
+use crate::image::Part;
 
 /// Scans of a progressive file beyond which it is taken for an attack: encoders write about 10.
 const MAX_SCANS: c_int = 100;
+
+/// Pixels around a part that are decoded with it, so that the part itself is exact.
+const MARGIN: usize = 2;
+
+/// What TurboJPEG calls the whole image.
+const UNCROPPED: Part = Part { top: 0, left: 0, height: 0, width: 0 };
 
 /// A TurboJPEG instance, made when first needed and kept from image to image.
 #[derive(Default)]
@@ -86,12 +93,40 @@ impl Instance {
         self.outcome(status)
     }
 
+    /// The part of the image to decode so that every pixel of `part` is as in a full decode; all
+    /// of the image where nothing is to be gained.
+    fn widened(&self, part: Part, height: usize, width: usize) -> Option<Part> {
+        // Columns can only be left out in whole units of the coarsest component.
+        let unit = match self.get(tj::TJPARAM_TJPARAM_SUBSAMP) {
+            tj::TJSAMP_TJSAMP_444 | tj::TJSAMP_TJSAMP_GRAY | tj::TJSAMP_TJSAMP_440 => 8,
+            tj::TJSAMP_TJSAMP_422 | tj::TJSAMP_TJSAMP_420 => 16,
+            tj::TJSAMP_TJSAMP_411 => 32,
+            _ => return None,
+        };
+        // Smooth upsampling looks at the neighbouring colour sample, which covers two pixels.
+        let left = part.left.saturating_sub(MARGIN) / unit * unit;
+        let top = part.top.saturating_sub(MARGIN);
+        let right = (part.left + part.width + MARGIN).min(width);
+        let bottom = (part.top + part.height + MARGIN).min(height);
+        Some(Part { top, left, height: bottom - top, width: right - left })
+    }
+
+    fn set_part(&mut self, part: Part) -> Result<(), Fault> {
+        let [x, y, w, h] = [part.left, part.top, part.width, part.height].map(|n| n as c_int);
+        // SAFETY: the instance is alive and its header was read; the region is a plain value.
+        match unsafe { tj::tj3SetCroppingRegion(self.0.as_ptr(), tj::tjregion { x, y, w, h }) } {
+            0 => Ok(()),
+            _ => Err(Fault::corrupt("JPEG", self.message())),
+        }
+    }
+
     /// Writes pixels of `format`, `size` bytes each; the size is the one that the header gave.
     fn decompress(
         &mut self,
         bytes: &[u8],
         (height, width): (usize, usize),
         (format, size): (tj::TJPF, usize),
+        part: Option<Part>,
         out: &mut [u8],
     ) -> Result<Option<String>, Fault> {
         let declared =
@@ -101,15 +136,25 @@ impl Instance {
         if !fits || out.len() < height * width * size {
             return Err(Fault::corrupt("JPEG", "contradictory frame headers"));
         }
-        // SAFETY: `bytes` and `out` outlive the call. The library writes `height` rows of `width`
-        // pixels of `size` bytes, without gaps (pitch 0), for which `out` has room as checked.
+        let whole = Part { top: 0, left: 0, height, width };
+        let inside = |part: &Part| {
+            part.top + part.height <= height && part.left + part.width <= width && part.height > 0
+        };
+        let part = part.filter(inside).and_then(|part| self.widened(part, height, width));
+        let part = part.unwrap_or(whole);
+        // An earlier image's part would hold for this one.
+        self.set_part(if part == whole { UNCROPPED } else { part })?;
+        let start = (part.top * width + part.left) * size;
+        // SAFETY: `bytes` and `out` outlive the call. The library writes `part.height` rows of
+        // `part.width` pixels of `size` bytes, a pitch of `width` pixels apart. From the part's
+        // first pixel they all lie inside `height` rows of `width`, which `out` has room for.
         let status = unsafe {
             tj::tj3Decompress8(
                 self.0.as_ptr(),
                 bytes.as_ptr(),
                 bytes.len() as tj::size_t,
-                out.as_mut_ptr(),
-                0,
+                out[start..].as_mut_ptr(),
+                (width * size) as c_int,
                 format as c_int,
             )
         };
@@ -123,17 +168,23 @@ impl Handle {
         bytes: &[u8],
         header: &Header,
         options: &DecodeOptions,
+        part: Option<Part>,
         out: &mut [u8],
     ) -> Result<(), Fault> {
         let markers = jpeg_header::read(bytes)?;
         let raw = markers.raw(options.mode);
+        // What is held as coefficients is decoded whole anyway, and so is what changes colours
+        // afterwards. A file without an end is looked at as a whole, so that it is refused
+        // whichever part is asked for.
+        let plain = raw.size() == options.mode.channels();
+        let part = part.filter(|_| plain && !header.progressive && markers.is_ended(bytes));
         let mut instance = match self.instance.take() {
             Some(instance) => instance,
             None => Instance::new()?,
         };
         // A fatal error poisons the instance for every later image: it is put back only when
         // none came up.
-        let warning = decompress(&mut instance, bytes, header, options, raw, out)?;
+        let warning = decompress(&mut instance, bytes, header, options, raw, part, out)?;
         self.instance = Some(instance);
         if let Some(warning) = warning
             && !options.allow_truncated
@@ -160,6 +211,7 @@ fn decompress(
     header: &Header,
     options: &DecodeOptions,
     raw: Raw,
+    part: Option<Part>,
     out: &mut [u8],
 ) -> Result<Option<String>, Fault> {
     instance.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
@@ -175,7 +227,7 @@ fn decompress(
         Raw::InvertedCmyk => tj::TJPF_TJPF_CMYK,
         _ => tj::TJPF_TJPF_RGB,
     };
-    let second = instance.decompress(bytes, header.stored, (format, raw.size()), out)?;
+    let second = instance.decompress(bytes, header.stored, (format, raw.size()), part, out)?;
     Ok(second.or(first))
 }
 

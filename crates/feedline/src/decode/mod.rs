@@ -23,7 +23,7 @@ mod raster;
 mod webp;
 
 use crate::error::Fault;
-use crate::image::{Image, Scratch};
+use crate::image::{Image, Part, Scratch};
 
 /// What decoded pixels mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -269,6 +269,20 @@ impl Decoder {
         options: &DecodeOptions,
         scratch: &'a mut Scratch,
     ) -> Result<Image<'a>, Fault> {
+        self.decode_part(bytes, header, options, None, scratch)
+    }
+
+    /// The same, when only `part` of the image will be looked at. The image has its full size and
+    /// the part's pixels are those of a full decode, to the bit; what lies around it is undefined.
+    /// Only baseline JPEGs save work by it: other formats are decoded whole.
+    pub fn decode_part<'a>(
+        &mut self,
+        bytes: &[u8],
+        header: &Header,
+        options: &DecodeOptions,
+        part: Option<Part>,
+        scratch: &'a mut Scratch,
+    ) -> Result<Image<'a>, Fault> {
         let (height, width) = header.stored;
         let out = scratch.decoded(header.raw)?;
         if options.allow_truncated {
@@ -276,7 +290,11 @@ impl Decoder {
             out.fill(0);
         }
         match header.format {
-            Format::Jpeg => self.jpeg.decode(bytes, header, options, out)?,
+            // A turned image has other coordinates than the file: rare, so decoded whole.
+            Format::Jpeg => {
+                let part = part.filter(|_| header.orientation == 1);
+                self.jpeg.decode(bytes, header, options, part, out)?
+            }
             Format::Png => png::decode(bytes, header, options, out)?,
             Format::WebP => webp::decode(bytes, header, options, out)?,
             Format::Gif => gif::decode(bytes, header, options, out)?,

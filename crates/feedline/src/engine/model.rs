@@ -110,7 +110,7 @@ fn consume_all(flow: &Flow, in_order: bool) {
     let mut kept: Option<(Arc<BatchMemory>, u64, u64)> = None;
     let mut seen = Vec::new();
     for number in 0..2 * BATCHES {
-        let done = flow.next(in_order, &mut || false).unwrap();
+        let done = flow.next(in_order, &mut || false, None).unwrap();
         check(&done.memory, done.epoch, done.batch);
         assert_eq!(done.epoch, number / BATCHES);
         if in_order {
@@ -169,10 +169,10 @@ fn seeking_drops_what_was_in_the_making() {
     explore(|| {
         let scenario = Scenario { ahead: 2, memory: 3.5, scratch: 60, in_order: true };
         run(&scenario, |flow| {
-            let first = flow.next(true, &mut || false).unwrap();
+            let first = flow.next(true, &mut || false, None).unwrap();
             flow.seek(Cursor { epoch: 7, batch: 0, skip: (7, vec![1]) });
             for batch in [0, 2] {
-                let done = flow.next(true, &mut || false).unwrap();
+                let done = flow.next(true, &mut || false, None).unwrap();
                 assert_eq!((done.epoch, done.batch), (7, batch));
                 check(&done.memory, 7, batch);
                 flow.give_back(done.memory);

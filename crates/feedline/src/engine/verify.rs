@@ -486,8 +486,8 @@ mod tests {
     fn finds_the_bad_ones_in_order_with_little_memory() {
         let folder = folder("verify");
         let wanted: Vec<u64> = (0..60).step_by(7).collect();
-        // The largest sample takes 599 kB, so eight workers have to stand in line for 620 kB.
-        for (workers, memory) in [(1, None), (8, None), (8, Some(620_000)), (3, Some(620_000))] {
+        // The largest sample takes 0.6 MB, so eight workers have to stand in line for 0.7 MB.
+        for (workers, memory) in [(1, None), (8, None), (8, Some(700_000)), (3, Some(700_000))] {
             let spec = Spec {
                 sources: vec![folder.clone().into()],
                 num_workers: Workers::Count(workers),

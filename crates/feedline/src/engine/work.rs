@@ -10,7 +10,7 @@ use super::plan::{ImageField, Pixels, Plan};
 use crate::buffer::Slab;
 use crate::decode::{self, Decoder, Header};
 use crate::error::{Error, Fault, SampleError, Stage};
-use crate::image::{Image, PixelType, Scratch, View};
+use crate::image::{self, Image, PixelType, Scratch, View};
 use crate::observe::{Part, Stopwatch, WorkerCounters};
 use crate::order::{EpochOrder, Pick};
 use crate::sample::{Location, Value};
@@ -50,6 +50,37 @@ pub(super) struct Worker {
     granted: u64,
     /// Mean time of a sample, to size slices by.
     mean: Duration,
+}
+
+/// One sample on its way into its row.
+struct Sample<'a, 'w> {
+    plan: &'a Plan,
+    pick: Pick,
+    /// The epoch's key and the position that random draws belong to.
+    draws: (u64, u64),
+    out: &'a mut [u8],
+    watch: &'a mut Stopwatch<'w>,
+}
+
+impl Sample<'_, '_> {
+    fn transform(&mut self, mut image: Image<'_>) -> Result<(), Trouble> {
+        let chain = &self.plan.chain;
+        chain.run(&mut image, self.draws.0, self.draws.1, self.out).map_err(in_transform)?;
+        self.watch.lap(Part::Transform);
+        Ok(())
+    }
+}
+
+fn in_read(fault: Fault) -> Trouble {
+    Trouble::Fault(Stage::Read, fault)
+}
+
+fn in_decode(fault: Fault) -> Trouble {
+    Trouble::Fault(Stage::Decode, fault)
+}
+
+fn in_transform(fault: Fault) -> Trouble {
+    Trouble::Fault(Stage::Transform, fault)
 }
 
 /// Why a row was not made.
@@ -243,15 +274,9 @@ impl Worker {
                 .map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
             match &plan.image {
                 Some(image) if image_field == Some(field) => {
-                    self.make_image(
-                        plan,
-                        image,
-                        pick,
-                        &value,
-                        draws,
-                        slice.writer.row(field, row),
-                        watch,
-                    )?;
+                    let out = slice.writer.row(field, row);
+                    let mut sample = Sample { plan, pick, draws, out, watch };
+                    self.make_image(&mut sample, image, &value)?;
                 }
                 _ => {
                     slice
@@ -265,94 +290,98 @@ impl Worker {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn make_image(
         &mut self,
-        plan: &Plan,
+        sample: &mut Sample<'_, '_>,
         field: &ImageField,
-        pick: Pick,
         value: &Value<'_>,
-        draws: (u64, u64),
-        out: &mut [u8],
-        watch: &mut Stopwatch<'_>,
     ) -> Result<(), Trouble> {
-        let shared = self.shared.clone();
-        let transform = |fault| Trouble::Fault(Stage::Transform, fault);
-        let mut run = |mut image: Image<'_>, watch: &mut Stopwatch<'_>| {
-            plan.chain.run(&mut image, draws.0, draws.1, out).map_err(transform)?;
-            watch.lap(Part::Transform);
-            Ok(())
-        };
+        let plan = sample.plan;
         if let Pixels::Array { view, pixel_type } = &field.pixels {
             let Value::Bytes(bytes) = value else {
-                return Err(transform(Fault::Shape("is not an array".to_owned())));
+                return Err(in_transform(Fault::Shape("is not an array".to_owned())));
             };
-            let shape =
-                ImageShape { height: view.height, width: view.width, channels: view.channels };
-            self.reserve(plan.chain.scratch(shape, *pixel_type))?;
-            let pixels = crate::image::Pixels::from_bytes(bytes, *pixel_type).map_err(transform)?;
-            return run(
-                Image::borrowed(&mut self.scratch, pixels, *view).map_err(transform)?,
-                watch,
-            );
+            let pixels = image::Pixels::from_bytes(bytes, *pixel_type).map_err(in_transform)?;
+            return self.make_from_pixels(sample, pixels, *view);
         }
-        let cache = shared.caches.get(pick.source);
-        if let Some(kept) = cache.and_then(|cache| cache.get(pick.index)) {
-            watch.counters().cache_hit();
-            if kept.shape[2] > 0 {
-                let [height, width, channels] = kept.shape.map(|n| n as usize);
-                self.reserve(
-                    plan.chain.scratch(ImageShape { height, width, channels }, PixelType::U8),
-                )?;
+        let shared = self.shared.clone();
+        let cache = shared.caches.get(sample.pick.source);
+        if let Some(kept) = cache.and_then(|cache| cache.get(sample.pick.index)) {
+            sample.watch.counters().cache_hit();
+            let [height, width, channels] = kept.shape.map(|n| n as usize);
+            if channels > 0 {
                 let view = View::interleaved(height, width, channels);
-                let pixels = crate::image::Pixels::U8(&kept.bytes);
-                return run(
-                    Image::borrowed(&mut self.scratch, pixels, view).map_err(transform)?,
-                    watch,
-                );
+                return self.make_from_pixels(sample, image::Pixels::U8(&kept.bytes), view);
             }
-            let header = self.prepare(plan, &kept.bytes, 0)?;
-            let image = self.decoder.decode(&kept.bytes, &header, &plan.decode, &mut self.scratch);
-            let image = image.map_err(|fault| Trouble::Fault(Stage::Decode, fault))?;
-            watch.lap(Part::Decode);
-            return run(image, watch);
+            return self.make_from_encoded(sample, &kept.bytes, 0, None);
         }
-        // The encoded bytes leave `self` while they are used, so that the rest can be borrowed.
-        let mut encoded = std::mem::take(&mut self.encoded);
-        let made = (|| {
-            let length = match value {
-                Value::File(location) => self.read(plan, location, &mut encoded)?,
-                Value::Bytes(bytes) => {
-                    self.reserve(bytes.len())?;
-                    let room = encoded
-                        .at_least(bytes.len())
-                        .map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
-                    room.copy_from_slice(bytes);
-                    bytes.len()
-                }
-                _ => {
-                    return Err(Trouble::Fault(
-                        Stage::Read,
-                        Fault::Shape("is not an image".to_owned()),
-                    ));
-                }
-            };
-            watch.counters().read(length as u64);
-            watch.lap(Part::Read);
-            let held = encoded.len();
-            let bytes =
-                encoded.at_least(length).map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
-            let header = self.prepare(plan, bytes, held)?;
-            let image = self.decoder.decode(bytes, &header, &plan.decode, &mut self.scratch);
-            let image = image.map_err(|fault| Trouble::Fault(Stage::Decode, fault))?;
-            if let Some(cache) = cache {
-                keep(plan, cache, pick, bytes, &image)?;
+        match value {
+            Value::Bytes(bytes) => self.make_from_encoded(sample, bytes, 0, cache),
+            Value::File(location) => {
+                // The bytes leave `self` while they are used, so that the rest can be borrowed.
+                let mut slab = std::mem::take(&mut self.encoded);
+                let made = self.read(plan, location, &mut slab).and_then(|length| {
+                    sample.watch.counters().read(length as u64);
+                    sample.watch.lap(Part::Read);
+                    let held = slab.len();
+                    let bytes = slab.at_least(length).map_err(in_read)?;
+                    self.make_from_encoded(sample, bytes, held, cache)
+                });
+                self.encoded = slab;
+                made
             }
-            watch.lap(Part::Decode);
-            run(image, watch)
-        })();
-        self.encoded = encoded;
-        made
+            _ => Err(in_read(Fault::Shape("is not an image".to_owned()))),
+        }
+    }
+
+    fn make_from_pixels(
+        &mut self,
+        sample: &mut Sample<'_, '_>,
+        pixels: image::Pixels<'_>,
+        view: View,
+    ) -> Result<(), Trouble> {
+        let shape = ImageShape { height: view.height, width: view.width, channels: view.channels };
+        self.reserve(sample.plan.chain.scratch(shape, pixels.pixel_type()))?;
+        let image = Image::borrowed(&mut self.scratch, pixels, view).map_err(in_transform)?;
+        sample.transform(image)
+    }
+
+    /// `held` bytes of the worker's own hold the encoded ones; 0 if they lie elsewhere.
+    fn make_from_encoded(
+        &mut self,
+        sample: &mut Sample<'_, '_>,
+        bytes: &[u8],
+        held: usize,
+        cache: Option<&Cache>,
+    ) -> Result<(), Trouble> {
+        let plan = sample.plan;
+        let (header, shape) = self.prepare(plan, bytes, held)?;
+        let cache = cache.zip(plan.spec.cache.as_ref());
+        if let Some((cache, spec)) = cache {
+            let mut kept = true;
+            if !spec.decoded {
+                kept = cache.put(sample.pick.index, bytes, [0; 3]);
+            } else if let Ok(image) =
+                // What fails as a whole may still be good where it is looked at.
+                self.decoder.decode(bytes, &header, &plan.decode, &mut self.scratch)
+            {
+                kept = keep_pixels(cache, sample.pick, &image);
+                if kept || !spec.required {
+                    sample.watch.lap(Part::Decode);
+                    return sample.transform(image);
+                }
+            }
+            if !kept && spec.required {
+                return Err(in_read(no_room(cache)));
+            }
+        }
+        let part = plan.chain.part(shape, sample.draws.0, sample.draws.1);
+        let image = self
+            .decoder
+            .decode_part(bytes, &header, &plan.decode, part, &mut self.scratch)
+            .map_err(in_decode)?;
+        sample.watch.lap(Part::Decode);
+        sample.transform(image)
     }
 
     /// Reads a file into `encoded`; the memory for it is granted first.
@@ -393,14 +422,18 @@ impl Worker {
     }
 
     /// Looks at the header and has all the memory granted that the sample will take.
-    fn prepare(&mut self, plan: &Plan, bytes: &[u8], encoded: usize) -> Result<Header, Trouble> {
-        let header = decode::probe(bytes, &plan.decode)
-            .map_err(|fault| Trouble::Fault(Stage::Decode, fault))?;
-        let shape =
-            ImageShape { height: header.height, width: header.width, channels: header.channels };
+    fn prepare(
+        &mut self,
+        plan: &Plan,
+        bytes: &[u8],
+        held: usize,
+    ) -> Result<(Header, ImageShape), Trouble> {
+        let header = decode::probe(bytes, &plan.decode).map_err(in_decode)?;
+        let (height, width, channels) = (header.height, header.width, header.channels);
+        let shape = ImageShape { height, width, channels };
         let need = header.memory.saturating_add(plan.chain.scratch(shape, PixelType::U8));
-        self.reserve(encoded.saturating_add(need))?;
-        Ok(header)
+        self.reserve(held.saturating_add(need))?;
+        Ok((header, shape))
     }
 
     /// Has `bytes` granted in all; what is kept from earlier samples counts as well.
@@ -425,39 +458,25 @@ pub(super) fn panic_text(payload: &(dyn Any + Send)) -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Keeps the sample for later epochs, encoded or decoded as the spec says.
-fn keep(
-    plan: &Plan,
-    cache: &Cache,
-    pick: Pick,
-    encoded: &[u8],
-    image: &Image<'_>,
-) -> Result<(), Trouble> {
-    let Some(spec) = &plan.spec.cache else { return Ok(()) };
-    let kept = if spec.decoded {
-        let view = image.view();
-        match image.pixels() {
-            crate::image::Pixels::U8(pixels)
-                if view == View::interleaved(view.height, view.width, view.channels) =>
-            {
-                let shape = [view.height as u32, view.width as u32, view.channels as u32];
-                cache.put(pick.index, &pixels[..view.elements()], shape)
-            }
-            // Turned by its EXIF tag: rare enough to decode again.
-            _ => true,
+/// Keeps decoded pixels for later epochs; false if there is no room.
+fn keep_pixels(cache: &Cache, pick: Pick, image: &Image<'_>) -> bool {
+    let view = image.view();
+    match image.pixels() {
+        image::Pixels::U8(pixels)
+            if view == View::interleaved(view.height, view.width, view.channels) =>
+        {
+            let shape = [view.height as u32, view.width as u32, view.channels as u32];
+            cache.put(pick.index, &pixels[..view.elements()], shape)
         }
-    } else {
-        cache.put(pick.index, encoded, [0; 3])
-    };
-    if kept || !spec.required {
-        return Ok(());
+        // Turned by its EXIF tag: rare enough to decode again.
+        _ => true,
     }
-    Err(Trouble::Fault(
-        Stage::Read,
-        Fault::TooLarge(format!(
-            "does not fit into the cache any more ({} of {} are used): raise cache.limit, or set cache.required = false to keep what fits",
-            show_bytes(cache.used()),
-            show_bytes(cache.limit())
-        )),
+}
+
+fn no_room(cache: &Cache) -> Fault {
+    Fault::TooLarge(format!(
+        "does not fit into the cache any more ({} of {} are used): raise cache.limit, or set cache.required = false to keep what fits",
+        show_bytes(cache.used()),
+        show_bytes(cache.limit())
     ))
 }

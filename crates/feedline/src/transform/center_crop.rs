@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::pad::{self, Beyond};
 use super::{ImageShape, Transform, parameters};
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, PixelType};
+use crate::image::{Image, Part, PixelType};
 use crate::random::Draws;
 use crate::spec::Table;
 
@@ -55,6 +55,17 @@ impl Transform for CenterCrop {
 
     fn scratch(&self, input: ImageShape, pixel: PixelType) -> usize {
         input.sized((self.height, self.width)).elements().saturating_mul(pixel.size())
+    }
+
+    fn part(&self, input: ImageShape, _: &mut Draws) -> Option<Part> {
+        let (top, left) = (start(input.height, self.height), start(input.width, self.width));
+        let inside = !self.makes_pixels(input);
+        inside.then_some(Part {
+            top: top as usize,
+            left: left as usize,
+            height: self.height,
+            width: self.width,
+        })
     }
 
     fn apply(&self, image: &mut Image<'_>, _: &mut Draws) -> Result<(), Fault> {

@@ -19,7 +19,7 @@ mod to_dtype;
 use serde_json::{Map, Value};
 
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, Layout, PixelType, Pointwise, View, convert};
+use crate::image::{Image, Layout, Part, PixelType, Pointwise, View, convert};
 use crate::random::Draws;
 use crate::sample::DType;
 use crate::spec::{OpSpec, Table};
@@ -105,6 +105,11 @@ trait Transform: Send + Sync + std::fmt::Debug {
 
     /// What a pointwise op does to an element of type `dtype`; `None` for other ops.
     fn map(&self, _dtype: DType, _channels: usize) -> Option<Result<Linear, SpecError>> {
+        None
+    }
+
+    /// The only part of the image that it will look at, for the same draws.
+    fn part(&self, _input: ImageShape, _draws: &mut Draws) -> Option<Part> {
         None
     }
 
@@ -316,6 +321,13 @@ impl Chain {
             }
         }
         bytes
+    }
+
+    /// The only part of an image of a given size that [`Chain::run`] will look at, if its first op
+    /// is a crop: what lies around it need not be decoded.
+    #[must_use]
+    pub fn part(&self, input: ImageShape, epoch_key: u64, position: u64) -> Option<Part> {
+        self.ops.first()?.part(input, &mut Draws::with_key(epoch_key, position, 0))
     }
 
     /// Runs the ops on `image` and writes the result to `out`, which has exactly its size.

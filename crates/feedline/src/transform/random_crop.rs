@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::pad::{self, Beyond};
 use super::{ImageShape, Transform, parameters};
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, PixelType};
+use crate::image::{Image, Part, PixelType};
 use crate::random::Draws;
 use crate::spec::Table;
 
@@ -80,6 +80,14 @@ impl RandomCrop {
         }
         Ok((before, padded))
     }
+
+    /// Where the crop begins in the unpadded image.
+    fn origin(&self, input: ImageShape, draws: &mut Draws) -> Result<(isize, isize), Fault> {
+        let ([left, top], [height, width]) = self.padded(input)?;
+        let y = draws.below((height - self.height) as u64 + 1) as isize - top as isize;
+        let x = draws.below((width - self.width) as u64 + 1) as isize - left as isize;
+        Ok((y, x))
+    }
 }
 
 impl Transform for RandomCrop {
@@ -117,10 +125,17 @@ impl Transform for RandomCrop {
         input.sized((self.height, self.width)).elements().saturating_mul(pixel.size())
     }
 
+    fn part(&self, input: ImageShape, draws: &mut Draws) -> Option<Part> {
+        if self.makes_pixels(input) {
+            return None;
+        }
+        let (y, x) = self.origin(input, draws).ok()?;
+        let (top, left) = (y as usize, x as usize);
+        Some(Part { top, left, height: self.height, width: self.width })
+    }
+
     fn apply(&self, image: &mut Image<'_>, draws: &mut Draws) -> Result<(), Fault> {
-        let ([left, top], [height, width]) = self.padded(ImageShape::of(image.view()))?;
-        let y = draws.below((height - self.height) as u64 + 1) as isize - top as isize;
-        let x = draws.below((width - self.width) as u64 + 1) as isize - left as isize;
-        pad::window(image, (y, x), (self.height, self.width), self.beyond, &self.fill)
+        let origin = self.origin(ImageShape::of(image.view()), draws)?;
+        pad::window(image, origin, (self.height, self.width), self.beyond, &self.fill)
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::resample::{self, Interpolation};
 use super::{ImageShape, Transform, parameters};
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, PixelType};
+use crate::image::{Image, Part, PixelType};
 use crate::random::Draws;
 use crate::spec::Table;
 
@@ -30,7 +30,7 @@ impl RandomResizedCrop {
 
     /// Top, left, height and width of the part, by torchvision's sampling: ten attempts, then
     /// the largest middle part whose ratio is allowed.
-    fn part(&self, image: ImageShape, draws: &mut Draws) -> [usize; 4] {
+    fn draw(&self, image: ImageShape, draws: &mut Draws) -> Part {
         let (height, width) = (image.height as f64, image.width as f64);
         let [low, high] = self.ratio.map(f64::ln);
         for _ in 0..10 {
@@ -42,7 +42,7 @@ impl RandomResizedCrop {
                 let (h, w) = (h as usize, w as usize);
                 let top = draws.below((image.height - h) as u64 + 1) as usize;
                 let left = draws.below((image.width - w) as u64 + 1) as usize;
-                return [top, left, h, w];
+                return Part { top, left, height: h, width: w };
             }
         }
         let [low, high] = self.ratio;
@@ -57,7 +57,7 @@ impl RandomResizedCrop {
         // Rounding may reach 0 or pass the edge by a pixel for images of a few pixels.
         let h = (h as usize).clamp(1, image.height);
         let w = (w as usize).clamp(1, image.width);
-        [(image.height - h) / 2, (image.width - w) / 2, h, w]
+        Part { top: (image.height - h) / 2, left: (image.width - w) / 2, height: h, width: w }
     }
 }
 
@@ -99,11 +99,15 @@ impl Transform for RandomResizedCrop {
         resample::scratch(input, (self.height, self.width), pixel, self.interpolation)
     }
 
+    fn part(&self, input: ImageShape, draws: &mut Draws) -> Option<Part> {
+        self.shape(input).ok().map(|_| self.draw(input, draws))
+    }
+
     fn apply(&self, image: &mut Image<'_>, draws: &mut Draws) -> Result<(), Fault> {
         let shape =
             self.shape(ImageShape::of(image.view())).map(|_| ImageShape::of(image.view()))?;
-        let [top, left, height, width] = self.part(shape, draws);
-        image.view_mut().crop(top, left, height, width);
+        let part = self.draw(shape, draws);
+        image.view_mut().crop(part.top, part.left, part.height, part.width);
         resample::resample(image, (self.height, self.width), self.interpolation, self.antialias)
     }
 }
@@ -125,12 +129,14 @@ mod tests {
         for (height, width) in [(1, 1), (1, 500), (500, 1), (2, 3), (375, 500)] {
             for position in 0..200 {
                 let image = ImageShape { height, width, channels: 3 };
-                let [top, left, h, w] = op.part(image, &mut Draws::new(1, 2, position, 0));
-                assert!(h >= 1 && w >= 1 && top + h <= height && left + w <= width);
+                let part = op.draw(image, &mut Draws::new(1, 2, position, 0));
+                assert!(part.height >= 1 && part.top + part.height <= height);
+                assert!(part.width >= 1 && part.left + part.width <= width);
             }
         }
         // No part of 8 % or more of a 10 x 1000 image has an allowed ratio: the middle 10 x 13.
         let image = ImageShape { height: 10, width: 1000, channels: 3 };
-        assert_eq!(op.part(image, &mut Draws::new(1, 2, 3, 4)), [0, 493, 10, 13]);
+        let middle = Part { top: 0, left: 493, height: 10, width: 13 };
+        assert_eq!(op.draw(image, &mut Draws::new(1, 2, 3, 4)), middle);
     }
 }

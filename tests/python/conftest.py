@@ -1,0 +1,76 @@
+"""Small data sets that the tests share."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+Array = npt.NDArray[Any]
+CLASSES = ("ant", "bee", "cat")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher's variables would make every loader one of several."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+def picture(number: int, height: int = 24, width: int = 32) -> Array:
+    """Smooth pixels that tell pictures apart after a JPEG."""
+    y, x = np.mgrid[:height, :width]
+    planes = [(x * 5 + number * 37) % 256, (y * 7 + number * 11) % 256, np.full_like(x, number * 8 % 256)]
+    return np.stack(planes, axis=-1).astype(np.uint8)
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 PNGs in three classes; number n is `picture(n)`, in the order of a loader."""
+    root = tmp_path_factory.mktemp("photos")
+    for number in range(30):
+        folder = root / CLASSES[number // 10]
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(picture(number)).save(folder / f"{number:02}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def manifest(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same 30 with two label columns."""
+    path = tmp_path_factory.mktemp("manifest") / "train.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "label", "score"])
+        for number, photo in enumerate(sorted(photos.glob("*/*.png"))):
+            writer.writerow([photo, number // 10, number / 2])
+    return path
+
+
+@pytest.fixture
+def arrays() -> tuple[Array, Array]:
+    """100 images of 3x8x8 and their numbers."""
+    images = np.random.default_rng(0).integers(0, 256, (100, 3, 8, 8), dtype=np.uint8)
+    return images, np.arange(100)
+
+
+@pytest.fixture
+def small_folder(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Makes a folder of `count` PNGs in one class, beside files with the given contents."""
+
+    def make(count: int = 6, **files: bytes) -> Path:
+        folder = tmp_path / "set" / "class"
+        folder.mkdir(parents=True)
+        for number in range(count):
+            Image.fromarray(picture(number)).save(folder / f"{number:02}.png")
+        for name, content in files.items():
+            (folder / f"{name}.jpg").write_bytes(content)
+        return tmp_path / "set"
+
+    yield make

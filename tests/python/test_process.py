@@ -1,0 +1,258 @@
+"""Threads, processes, signals and long lives."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import feedline
+import numpy as np
+import pytest
+from conftest import Array
+from feedline import Loader
+from feedline import transforms as T
+
+CHAIN = [T.RandomResizedCrop(16), T.ToDtype("float32", scale=True)]
+
+pytestmark = [
+    pytest.mark.skipif(not os.path.exists("/proc/self"), reason="threads and memory are read from /proc"),
+    # Python warns about every fork of a process with threads, which is what is tested here; JAX
+    # has a hook that warns as well.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning"),
+]
+
+
+def figures() -> tuple[int, int, int]:
+    """Resident bytes, threads, open files."""
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident, len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+
+
+def in_child(work: Callable[[], bool], seconds: float = 30) -> None:
+    """Forks, works in the child, and fails unless it ends well and in time."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    pytest.fail("the child hangs")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_fork_after_the_start(photos: Path, workers: int) -> None:
+    expected = [batch.hash() for batch in Loader(photos, CHAIN, 4, shuffle=True)]
+    loader = Loader(photos, CHAIN, 4, shuffle=True, num_workers=workers)
+    epoch = iter(loader)
+    kept = [next(epoch), next(epoch)]
+
+    def child() -> bool:
+        rest = [batch.hash() for batch in epoch]
+        again = loader.state_dict()["epoch"] == 1 and next(iter(loader)).epoch == 1
+        same = [batch.hash() for batch in kept] == expected[:2]
+        kept.clear()
+        loader.close()
+        return rest == expected[2:] and again and same
+
+    in_child(child)
+    in_child(child)
+    assert [batch.hash() for batch in epoch] == expected[2:]
+
+
+def test_fork_while_another_thread_waits(arrays: tuple[Array, Array]) -> None:
+    loader = Loader(arrays, batch_size=10)
+    stop = threading.Event()
+
+    def use() -> None:
+        while not stop.is_set():
+            for _ in loader:
+                pass
+
+    thread = threading.Thread(target=use)
+    thread.start()
+
+    def child() -> bool:
+        try:
+            loader.set_epoch(0)
+            return len(list(loader)) == 10
+        except feedline.EngineError as error:
+            return "forked" in str(error)
+
+    try:
+        for _ in range(20):
+            in_child(child)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _hashes(queue: multiprocessing.Queue[list[int]], loader: Loader) -> None:
+    queue.put([batch.hash() for batch in loader])
+
+
+def test_multiprocessing_by_fork(photos: Path) -> None:
+    loader = Loader(photos, CHAIN, 4, shuffle=True)
+    next(iter(loader))
+    loader.set_epoch(3)
+    context = multiprocessing.get_context("fork")
+    queue: multiprocessing.Queue[list[int]] = context.Queue()
+    process = context.Process(target=_hashes, args=(queue, loader))
+    process.start()
+    made = queue.get(timeout=30)
+    process.join(30)
+    assert process.exitcode == 0
+    assert made == [batch.hash() for batch in loader]
+
+
+def test_many_epochs_do_not_grow(arrays: tuple[Array, Array]) -> None:
+    loader = Loader(tuple(array[:20] for array in arrays), batch_size=10, shuffle=True)
+
+    def epochs(count: int) -> None:
+        for _ in range(count):
+            for _ in loader:
+                pass
+
+    epochs(2000)
+    before = figures()
+    epochs(10_000)
+    after = figures()
+    assert loader.epoch == 12_000
+    assert after[1:] == before[1:]
+    assert after[0] - before[0] < 4_000_000
+
+
+def test_many_loaders_do_not_grow(photos: Path) -> None:
+    def cycle(count: int) -> None:
+        for number in range(count):
+            loader = Loader(photos, CHAIN, 4, num_workers=2)
+            if number % 2:
+                next(iter(loader))
+
+    cycle(200)
+    before = figures()
+    cycle(1000)
+    after = figures()
+    assert after[1:] == before[1:]
+    assert after[0] - before[0] < 8_000_000
+
+
+def test_dropped_in_the_middle(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "feedline",
+        "sample-data",
+        str(tmp_path / "p"),
+        "--count",
+        "40",
+        "--classes",
+        "2",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    threads = figures()[1]
+    loader = Loader(tmp_path / "p", [T.RandomResizedCrop(224)], 32, shuffle=True, num_workers=8)
+    next(iter(loader))
+    assert figures()[1] > threads
+    began = time.monotonic()
+    del loader
+    gc.collect()
+    assert time.monotonic() - began < 1
+    assert figures()[1] == threads
+
+
+SLOW = """
+import sys, time
+import feedline, numpy as np
+from feedline import transforms as T
+
+image = np.random.default_rng(0).integers(0, 256, (1, 2000, 2000, 3), dtype=np.uint8)
+loader = feedline.Loader(
+    image, [T.Resize((900, 900), "lanczos")], batch_size=200,
+    num_workers=int(sys.argv[1]), replacement=True, num_samples=200, memory="1500MB",
+)
+print("ready", flush=True)
+try:
+    for _ in loader: pass
+except KeyboardInterrupt:
+    caught = time.time()
+    print("caught", caught, flush=True)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ctrl_c_ends_the_wait_for_a_batch(workers: int) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(workers)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    sent = time.time()
+    process.send_signal(signal.SIGINT)
+    word, when = process.stdout.readline().split()
+    process.communicate(timeout=60)
+    assert word == "caught" and process.returncode == 0
+    # 50 ms between questions and, without workers, the one image (of 200) that is being made.
+    assert float(when) - sent < 1.0
+
+
+def test_an_interrupted_wait_loses_nothing() -> None:
+    # About a second of work, so that the signal falls into it.
+    slow = np.zeros((1, 2000, 2000, 3), np.uint8)
+    options = {"replacement": True, "num_samples": 60, "memory": "1GB"}
+    loader = Loader(slow, [T.Resize((900, 900), "lanczos")], 60, num_workers=1, **options)  # type: ignore[arg-type]
+    epoch = iter(loader)
+
+    def handler(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            next(epoch)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    batch = next(epoch)
+    assert batch.number == 0 and batch.rows == 60
+    assert list(epoch) == []
+
+
+def test_other_threads_run_while_one_waits() -> None:
+    slow = np.zeros((8, 1500, 1500, 3), np.uint8)
+    for workers in (0, 1):
+        loader = Loader(slow, [T.Resize((2500, 2500), "lanczos")], 8, num_workers=workers, memory="1GB")
+        turns = 0
+        done = threading.Event()
+
+        def wait(loader: Loader = loader, done: threading.Event = done) -> None:
+            next(iter(loader))
+            done.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while not done.is_set():
+            turns += 1
+            time.sleep(0.001)
+        thread.join()
+        assert turns > 10

@@ -1,0 +1,224 @@
+"""Resume: exact after any batch, refused where it makes no sense."""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import feedline
+import numpy as np
+import pytest
+from conftest import Array
+from feedline import Loader
+from feedline import transforms as T
+
+CHAIN = [T.RandomResizedCrop(16), T.RandomHorizontalFlip()]
+
+
+def make(photos: Path, **changes: Any) -> Loader:
+    options: dict[str, Any] = {"transforms": CHAIN, "batch_size": 4, "shuffle": True, "seed": 5}
+    return Loader(photos, **{**options, **changes})
+
+
+def stream(loader: Loader, count: int) -> list[tuple[int, int, int]]:
+    """The next `count` batches, over the ends of epochs."""
+    found: list[tuple[int, int, int]] = []
+    while len(found) < count:
+        for batch in loader:
+            found.append((batch.epoch, batch.number, batch.hash()))
+            if len(found) == count:
+                break
+    return found
+
+
+def test_resume_at_every_step(photos: Path) -> None:
+    expected = stream(make(photos), 24)
+    loader = make(photos)
+    states = [loader.state_dict()]
+    for _ in range(2):
+        for _ in loader:
+            states.append(loader.state_dict())
+    assert len(states) == 17
+    for step, state in enumerate(states):
+        resumed = make(photos, num_workers=step % 4)
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        assert stream(resumed, 6) == expected[step : step + 6], step
+        assert len(json.dumps(state)) < 1024
+
+
+def test_after_the_last_batch_comes_the_next_epoch(photos: Path) -> None:
+    loader = make(photos)
+    for _ in loader:
+        pass
+    state = loader.state_dict()
+    assert (state["epoch"], state["batch"]) == (1, 0)
+    resumed = make(photos)
+    resumed.load_state_dict(state)
+    batch = next(iter(resumed))
+    assert (batch.epoch, batch.number) == (1, 0)
+
+
+def test_a_state_counts_what_was_handed_over(photos: Path) -> None:
+    loader = make(photos, num_workers=4, prefetch_factor=4)
+    epoch = iter(loader)
+    next(epoch)
+    time.sleep(0.05)  # lets batches be prefetched; the result is the same without
+    assert loader.state_dict()["batch"] == 1
+
+
+def test_going_back_in_the_same_loader(photos: Path) -> None:
+    loader = make(photos)
+    epoch = iter(loader)
+    next(epoch)
+    state = loader.state_dict()
+    rest = [batch.hash() for batch in epoch]
+    loader.load_state_dict(state)
+    assert [batch.hash() for batch in loader] == rest
+    assert next(iter(loader)).epoch == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (2, 4), (4, 3), (3, 4)])
+def test_resume_on_another_number_of_ranks(arrays: tuple[Array, Array], before: int, after: int) -> None:
+    def ranks(world: int) -> list[Loader]:
+        return [
+            Loader(arrays, batch_size=12 // world, rank=r, world_size=world, shuffle=True)
+            for r in range(world)
+        ]
+
+    def labels(loaders: list[Loader]) -> list[list[int]]:
+        return [np.concatenate([b[1] for b in parts]).tolist() for parts in zip(*loaders, strict=True)]
+
+    whole = labels(ranks(1))
+    old = ranks(before)
+    for parts in zip(*old, strict=True):
+        if parts[0].number == 2:
+            break
+    states = [loader.state_dict() for loader in old]
+    assert all(state == states[0] for state in states)
+    new = ranks(after)
+    for loader in new:
+        loader.load_state_dict(states[0])
+    assert labels(new) == whole[3:]
+
+
+def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def apply(state: dict[str, Any]) -> None:
+        *parents, name = path.split(".")
+        for parent in parents:
+            state = state[parent]
+        state[name] = value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (change("feedline_state", 2), "version 2"),
+        (change("batch", 8), "batch 8, an epoch has 8"),
+        (change("batch", -1), "no state of feedline"),
+        (change("batch", "3"), "no state of feedline"),
+        (change("batch", 1.5), "no state of feedline"),
+        (change("epoch", None), "no state of feedline"),
+        (change("epoch", 2**64), "no state of feedline"),
+        (change("identity", {}), "no state of feedline.*data"),
+        (change("identity.extra", 1), "unknown field `extra`"),
+        (change("surprise", 1), "unknown field `surprise`"),
+        (change("skipped", [[0, 30]]), "sample 30 of source 0"),
+        (change("skipped", [[9, 0]]), "sample 0 of source 9"),
+        (change("delivered_ahead", [0]), "not ahead"),
+        (change("epoch", float("nan")), "no state of feedline"),
+        (change("epoch", b"x"), "no state of feedline"),
+    ],
+)
+def test_garbage_is_refused(photos: Path, spoil: Callable[[dict[str, Any]], None], reason: str) -> None:
+    loader = make(photos)
+    next(iter(loader))
+    state = copy.deepcopy(loader.state_dict())
+    spoil(state)
+    with pytest.raises(feedline.StateError, match=f"cannot resume: .*{reason}"):
+        loader.load_state_dict(state)
+    assert loader.state_dict()["batch"] == 1
+
+
+@pytest.mark.parametrize("garbage", [{}, [], "x", None, 3])
+def test_other_things_are_refused(photos: Path, garbage: Any) -> None:
+    with pytest.raises(feedline.StateError, match="no state of feedline"):
+        make(photos).load_state_dict(garbage)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"seed": 6}, "seed = 5, this loader has seed = 6"),
+        ({"batch_size": 5}, "global batch .* of 4, this loader has 5"),
+        ({"transforms": [T.RandomResizedCrop(17)]}, "pixels are made differently"),
+        ({"transforms": [T.RandomResizedCrop(16, scale=(0.5, 1.0))]}, "pixels are made differently"),
+        ({"layout": "HWC"}, "pixels are made differently"),
+        ({"decode": {"mode": "gray"}}, "pixels are made differently"),
+        ({"shuffle": False}, "order is made differently"),
+        ({"subset": ":29"}, "order is made differently"),
+        ({"last_batch": "pad"}, "order is made differently"),
+        ({"on_error": "skip"}, "on_error is not the same"),
+    ],
+)
+def test_a_state_of_another_loader_is_refused(photos: Path, changes: dict[str, Any], reason: str) -> None:
+    state = make(photos).state_dict()
+    with pytest.raises(feedline.StateError, match=reason):
+        make(photos, **changes).load_state_dict(state)
+
+
+def test_a_state_of_other_data_is_refused(photos: Path, arrays: tuple[Array, Array]) -> None:
+    state = make(photos / "ant").state_dict()
+    with pytest.raises(feedline.StateError, match="data set is not the same"):
+        make(photos / "bee").load_state_dict(state)
+    other = arrays[0].copy()
+    other[50] ^= 1
+    with pytest.raises(feedline.StateError, match="data set is not the same"):
+        Loader((other, arrays[1])).load_state_dict(Loader(arrays).state_dict())
+
+
+def test_what_does_not_matter_may_change(photos: Path) -> None:
+    state = make(photos).state_dict()
+    for changes in (
+        {"num_workers": 0},
+        {"memory": "300MB"},
+        {"prefetch_factor": 5},
+        {"cache": "memory"},
+        {"output": "torch"},
+        {
+            "transforms": [
+                T.RandomResizedCrop([16, 16], (0.08, 1.0)),
+                {"op": "RandomHorizontalFlip", "p": 0.5},
+            ]
+        },
+    ):
+        make(photos, **changes).load_state_dict(state)
+
+
+def test_a_state_takes_no_time(photos: Path) -> None:
+    loader = make(photos)
+    times = []
+    for _ in range(1000):
+        began = time.perf_counter()
+        loader.state_dict()
+        times.append(time.perf_counter() - began)
+    assert statistics.median(times) < 100e-6
+
+
+def test_resume_with_batches_out_of_order(photos: Path) -> None:
+    expected = sorted(h for _, _, h in stream(make(photos), 8))
+    loader = make(photos, in_order=False, num_workers=4)
+    found = []
+    epoch = iter(loader)
+    for _ in range(4):
+        found.append(next(epoch).hash())
+    resumed = make(photos, in_order=False, num_workers=4)
+    resumed.load_state_dict(loader.state_dict())
+    found += [batch.hash() for batch in resumed]
+    assert sorted(found) == expected
