@@ -41,6 +41,20 @@ impl Table {
         SpecError::new(self.key(name), problem)
     }
 
+    /// An error about a key that must be there: it may be there under a misspelt name.
+    #[must_use]
+    pub fn missing(&self, name: &'static str, allowed: &str) -> SpecError {
+        let left = self.entries.keys().find(|key| nearest(key, &[name]).is_some());
+        match left {
+            Some(key) => {
+                let mut error = self.error(key, "unknown key").value(&self.entries[key]);
+                error.nearest = Some(name.to_owned());
+                error
+            }
+            None => self.error(name, "is missing").allowed(allowed),
+        }
+    }
+
     /// The value of a key, unless absent or null.
     pub fn take(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);

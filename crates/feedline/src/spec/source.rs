@@ -146,11 +146,7 @@ fn read_source(key: &str, value: Value) -> Result<SourceSpec, SpecError> {
     }
     let path: PathBuf = match table.text("path")? {
         Some(path) if !path.is_empty() => path.into(),
-        _ => {
-            return Err(table
-                .error("path", "is missing")
-                .allowed("the path of a folder or a manifest"));
-        }
+        _ => return Err(table.missing("path", "the path of a folder or a manifest")),
     };
     let kind = match kind {
         Some("image_folder") => SourceKind::ImageFolder(path),

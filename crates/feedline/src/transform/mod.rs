@@ -435,6 +435,8 @@ mod tests {
         assert!(error.contains("did you mean interpolation?"), "{error}");
         let error = build(json!([{"op": "CenterCrop"}]));
         assert!(error.starts_with("transforms[0].size: is missing"), "{error}");
+        let error = build(json!([{"op": "CenterCrop", "sice": 3}]));
+        assert_eq!(error, "transforms[0].sice = 3: unknown key; did you mean size?");
         for wrong in [
             json!({"op": "RandomCrop", "size": 0}),
             json!({"op": "RandomCrop", "size": [1, 2, 3]}),

@@ -21,7 +21,7 @@ impl Normalize {
                 .error(name, "is not allowed")
                 .value(json!(values))
                 .allowed("a number, or one per channel")),
-            None => Err(table.error(name, "is missing").allowed("a number, or one per channel")),
+            None => Err(table.missing(name, "a number, or one per channel")),
         };
         let (mean, std) = (values("mean")?, values("std")?);
         if std.contains(&0.0) {

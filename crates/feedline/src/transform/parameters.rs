@@ -19,7 +19,10 @@ pub(super) fn sides(
     {
         return Err(table
             .error(name, "is not allowed")
-            .value(Value::from(sides))
+            .value(match sides.as_slice() {
+                [single] => Value::from(*single),
+                several => Value::from(several),
+            })
             .allowed(format!("a whole number or [height, width], each from 1 to {LONGEST_SIDE}")));
     }
     Ok(Some(sides.into_iter().map(|side| side as usize).collect()))
@@ -30,7 +33,7 @@ pub(super) fn size(table: &mut Table) -> Result<(usize, usize), SpecError> {
     match sides(table, "size")?.as_deref() {
         Some([side]) => Ok((*side, *side)),
         Some([height, width]) => Ok((*height, *width)),
-        _ => Err(table.error("size", "is missing").allowed("a whole number or [height, width]")),
+        _ => Err(table.missing("size", "a whole number or [height, width]")),
     }
 }
 

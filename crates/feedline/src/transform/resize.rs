@@ -41,9 +41,7 @@ impl Resize {
         let max_size = table.whole("max_size", 1)?.map(|side| side.min(1 << 20) as usize);
         match (&target, max_size) {
             (Target::Longer, None) => {
-                return Err(table
-                    .error("size", "is missing")
-                    .allowed("a whole number or [height, width]"));
+                return Err(table.missing("size", "a whole number or [height, width]"));
             }
             (Target::Shorter(side), Some(longest)) if longest <= *side => {
                 return Err(table
