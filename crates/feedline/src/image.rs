@@ -229,6 +229,14 @@ impl Scratch {
         self.slabs[0].len() + self.slabs[1].len() + self.resizer.size_of_internal_buffers()
     }
 
+    /// Bytes held at most after a sample that takes `decoded` for its pixels and `rest` for what
+    /// is made of them: each piece of memory stays as large as its largest user.
+    #[must_use]
+    pub fn held_after(&self, decoded: usize, rest: usize) -> usize {
+        let first = self.slabs[0].len();
+        first.max(decoded).saturating_add(rest.max(self.held() - first))
+    }
+
     /// Gives everything back to the system.
     pub fn release(&mut self) {
         *self = Scratch::default();

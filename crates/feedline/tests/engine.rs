@@ -299,6 +299,45 @@ fn an_image_that_memory_cannot_hold_is_named() {
     assert!(enough.epoch().all(|batch| batch.is_ok()));
 }
 
+/// Whether a sample fits into little memory depends on that sample alone: large files of small
+/// images and small files of large images, at limits that some of them pass and some do not.
+#[test]
+fn little_memory_refuses_the_same_samples_with_any_workers() {
+    let folder = Folder::new("alternating");
+    let mut draws = feedline::random::Draws::new(1, 0, 0, 0);
+    for number in 0..16 {
+        let side: usize = if number % 2 == 0 { 420 } else { 560 };
+        let mut pixels = vec![number as u8; side * side * 3];
+        if number % 2 == 0 {
+            pixels.iter_mut().for_each(|x| *x = draws.bits() as u8);
+        }
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, side as u32, side as u32);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
+        folder.write(&format!("a/{number:02}.png"), &bytes);
+    }
+    let mut refused = std::collections::BTreeSet::new();
+    for memory in (1_100_000..2_300_000).step_by(100_000) {
+        let run = |workers| {
+            let builder = cropped(&folder).batch_size(4).shuffle(true).memory(memory);
+            let mut loader = builder.on_error(OnError::Skip).num_workers(workers).build().unwrap();
+            let mut hashes = Vec::new();
+            for _ in 0..2 {
+                for batch in loader.epoch() {
+                    hashes.push(batch.map(|b| b.hash()).map_err(|e| e.to_string()));
+                }
+            }
+            (hashes, loader.state().skipped)
+        };
+        let alone = run(0);
+        assert_eq!(run(1), alone, "memory = {memory}");
+        assert_eq!(run(4), alone, "memory = {memory}");
+        refused.insert(alone.1.len());
+    }
+    assert!(refused.len() > 1, "the limits must tell samples apart: {refused:?}");
+}
+
 #[test]
 fn the_next_epoch_is_made_while_the_last_batches_are_consumed() {
     let mut loader =

@@ -412,6 +412,8 @@ impl Flow {
             (state.cursor.epoch, state.cursor.batch) = (slot.epoch, slot.batch);
             state.remade += 1;
             self.let_go(state, slot.memory);
+            // Whoever waits in line for one of its rows still holds on to its memory.
+            self.work.notify_all();
         }
     }
 

@@ -1,4 +1,4 @@
-//! Explores the schedules of `flow.rs`: two workers, a consumer, little memory.
+//! Explores the schedules of `flow.rs`: a few workers, a consumer, little memory.
 //!
 //! shuttle runs each scenario under thousands of random and adversarial schedules. A deadlock, a
 //! row that is lost or written twice, a batch out of order or a byte over the limit fails.
@@ -23,8 +23,9 @@ struct Scenario {
     ahead: usize,
     /// In batches: how much memory there is.
     memory: f64,
-    /// In bytes: what each row needs to be made.
-    scratch: u64,
+    /// In bytes: what the first and the second row of a batch need to be made.
+    scratch: [u64; 2],
+    workers: usize,
     in_order: bool,
 }
 
@@ -40,8 +41,9 @@ fn code(epoch: u64, batch: u64, row: u64) -> u64 {
     1 + epoch * 1_000_000 + batch * 1000 + row
 }
 
-fn make(flow: &Flow, mut slice: Slice, need: u64, granted: &mut u64, limit: u64) {
+fn make(flow: &Flow, mut slice: Slice, needs: [u64; 2], granted: &mut u64, limit: u64) {
     for row in slice.writer.rows() {
+        let need = needs[row];
         match flow.grow(*granted, need) {
             Grant::Granted => *granted = need.max(*granted),
             Grant::Wait => {
@@ -63,7 +65,7 @@ fn make(flow: &Flow, mut slice: Slice, need: u64, granted: &mut u64, limit: u64)
     flow.finish(slice, Outcome::default());
 }
 
-fn work(flow: &Flow, need: u64, limit: u64) {
+fn work(flow: &Flow, need: [u64; 2], limit: u64) {
     let mut granted = 0;
     loop {
         match flow.take(granted, 1, true) {
@@ -85,7 +87,7 @@ fn check(memory: &BatchMemory, epoch: u64, batch: u64) {
 
 fn run(scenario: &Scenario, consume: impl FnOnce(&Flow)) {
     let (flow, limit) = flow(scenario);
-    let workers: Vec<_> = (0..2)
+    let workers: Vec<_> = (0..scenario.workers)
         .map(|_| {
             let flow = flow.clone();
             let need = scenario.scratch;
@@ -132,14 +134,15 @@ fn consume_all(flow: &Flow, in_order: bool) {
 
 /// Half of the schedules at random, half by the PCT algorithm, which finds rare orders sooner.
 fn explore(f: impl Fn() + Send + Sync + Clone + 'static) {
-    shuttle::check_random(f.clone(), 1500);
-    shuttle::check_pct(f, 1500, 4);
+    shuttle::check_random(f.clone(), 3_000);
+    shuttle::check_pct(f, 3_000, 5);
 }
 
 #[test]
 fn batches_come_whole_and_in_order() {
     explore(|| {
-        let scenario = Scenario { ahead: 2, memory: 10.0, scratch: 0, in_order: true };
+        let scenario =
+            Scenario { ahead: 2, memory: 10.0, scratch: [0; 2], workers: 2, in_order: true };
         run(&scenario, |flow| consume_all(flow, scenario.in_order));
     });
 }
@@ -147,7 +150,8 @@ fn batches_come_whole_and_in_order() {
 #[test]
 fn out_of_order_loses_nothing() {
     explore(|| {
-        let scenario = Scenario { ahead: 3, memory: 10.0, scratch: 0, in_order: false };
+        let scenario =
+            Scenario { ahead: 3, memory: 10.0, scratch: [0; 2], workers: 2, in_order: false };
         run(&scenario, |flow| consume_all(flow, scenario.in_order));
     });
 }
@@ -156,9 +160,17 @@ fn out_of_order_loses_nothing() {
 fn little_memory_slows_but_never_stops() {
     // A batch is 64 bytes. The program keeps one, one is in the making, and what is left is one
     // row's need but not two, or has to be taken from a newer batch.
-    for (memory, scratch) in [(2.5, 30), (3.0, 60), (4.0, 100), (4.0, 120)] {
+    for (memory, scratch, workers) in [
+        (2.5, [30, 30], 2),
+        (3.0, [60, 60], 2),
+        (4.0, [100, 100], 3),
+        (4.0, [120, 120], 2),
+        // Rows of a newer batch wait in line while it is thrown away for an older one.
+        (4.0, [100, 30], 3),
+        (4.0, [30, 100], 4),
+    ] {
         explore(move || {
-            let scenario = Scenario { ahead: 3, memory, scratch, in_order: true };
+            let scenario = Scenario { ahead: 3, memory, scratch, workers, in_order: true };
             run(&scenario, |flow| consume_all(flow, scenario.in_order));
         });
     }
@@ -167,7 +179,8 @@ fn little_memory_slows_but_never_stops() {
 #[test]
 fn seeking_drops_what_was_in_the_making() {
     explore(|| {
-        let scenario = Scenario { ahead: 2, memory: 3.5, scratch: 60, in_order: true };
+        let scenario =
+            Scenario { ahead: 2, memory: 3.5, scratch: [60; 2], workers: 2, in_order: true };
         run(&scenario, |flow| {
             let first = flow.next(true, &mut || false, None).unwrap();
             flow.seek(Cursor { epoch: 7, batch: 0, skip: (7, vec![1]) });
@@ -186,7 +199,8 @@ fn seeking_drops_what_was_in_the_making() {
 #[test]
 fn stopping_ends_everybody_at_any_time() {
     explore(|| {
-        let scenario = Scenario { ahead: 2, memory: 2.5, scratch: 30, in_order: true };
+        let scenario =
+            Scenario { ahead: 2, memory: 2.5, scratch: [30; 2], workers: 2, in_order: true };
         run(&scenario, |_| thread::yield_now());
     });
 }

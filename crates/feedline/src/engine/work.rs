@@ -52,6 +52,17 @@ pub(super) struct Worker {
     mean: Duration,
 }
 
+/// Bytes that one sample takes.
+#[derive(Default)]
+struct Need {
+    /// Of the worker's own slab, for encoded bytes.
+    encoded: usize,
+    /// For decoding, pixels included.
+    decoded: usize,
+    /// For what is made of the pixels.
+    rest: usize,
+}
+
 /// One sample on its way into its row.
 struct Sample<'a, 'w> {
     plan: &'a Plan,
@@ -313,10 +324,10 @@ impl Worker {
                 let view = View::interleaved(height, width, channels);
                 return self.make_from_pixels(sample, image::Pixels::U8(&kept.bytes), view);
             }
-            return self.make_from_encoded(sample, &kept.bytes, 0, None);
+            return self.make_from_encoded(sample, &kept.bytes, None, None);
         }
         match value {
-            Value::Bytes(bytes) => self.make_from_encoded(sample, bytes, 0, cache),
+            Value::Bytes(bytes) => self.make_from_encoded(sample, bytes, None, cache),
             Value::File(location) => {
                 // The bytes leave `self` while they are used, so that the rest can be borrowed.
                 let mut slab = std::mem::take(&mut self.encoded);
@@ -325,7 +336,7 @@ impl Worker {
                     sample.watch.lap(Part::Read);
                     let held = slab.len();
                     let bytes = slab.at_least(length).map_err(in_read)?;
-                    self.make_from_encoded(sample, bytes, held, cache)
+                    self.make_from_encoded(sample, bytes, Some(held), cache)
                 });
                 self.encoded = slab;
                 made
@@ -341,21 +352,22 @@ impl Worker {
         view: View,
     ) -> Result<(), Trouble> {
         let shape = ImageShape { height: view.height, width: view.width, channels: view.channels };
-        self.reserve(sample.plan.chain.scratch(shape, pixels.pixel_type()))?;
+        let rest = sample.plan.chain.scratch(shape, pixels.pixel_type());
+        self.reserve(Need { rest, ..Need::default() }, self.encoded.len())?;
         let image = Image::borrowed(&mut self.scratch, pixels, view).map_err(in_transform)?;
         sample.transform(image)
     }
 
-    /// `held` bytes of the worker's own hold the encoded ones; 0 if they lie elsewhere.
+    /// The encoded bytes lie in the worker's slab of `slab` bytes, or elsewhere if there is none.
     fn make_from_encoded(
         &mut self,
         sample: &mut Sample<'_, '_>,
         bytes: &[u8],
-        held: usize,
+        slab: Option<usize>,
         cache: Option<&Cache>,
     ) -> Result<(), Trouble> {
         let plan = sample.plan;
-        let (header, shape) = self.prepare(plan, bytes, held)?;
+        let (header, shape) = self.prepare(plan, bytes, slab)?;
         let cache = cache.zip(plan.spec.cache.as_ref());
         if let Some((cache, spec)) = cache {
             let mut kept = true;
@@ -404,7 +416,8 @@ impl Worker {
                 if length == 0 {
                     return Err(Fault::corrupt("image", "the file is empty"));
                 }
-                if let Err(trouble) = self.worker.reserve(length.max(self.slab.len())) {
+                let need = Need { encoded: length, ..Need::default() };
+                if let Err(trouble) = self.worker.reserve(need, self.slab.len()) {
                     self.short_of = Some(trouble);
                     return Err(Fault::Cancelled);
                 }
@@ -426,27 +439,37 @@ impl Worker {
         &mut self,
         plan: &Plan,
         bytes: &[u8],
-        held: usize,
+        slab: Option<usize>,
     ) -> Result<(Header, ImageShape), Trouble> {
         let header = decode::probe(bytes, &plan.decode).map_err(in_decode)?;
         let (height, width, channels) = (header.height, header.width, header.channels);
         let shape = ImageShape { height, width, channels };
-        let need = header.memory.saturating_add(plan.chain.scratch(shape, PixelType::U8));
-        self.reserve(held.saturating_add(need))?;
+        let need = Need {
+            encoded: slab.map_or(0, |_| bytes.len()),
+            decoded: header.memory,
+            rest: plan.chain.scratch(shape, PixelType::U8),
+        };
+        self.reserve(need, slab.unwrap_or(self.encoded.len()))?;
         Ok((header, shape))
     }
 
-    /// Has `bytes` granted in all; what is kept from earlier samples counts as well.
-    fn reserve(&mut self, bytes: usize) -> Result<(), Trouble> {
-        let need = bytes.max(self.scratch.held()) as u64;
-        match self.shared.flow.grow(self.granted, need) {
+    /// Has all the memory granted that a sample takes, beside what is kept from earlier ones in
+    /// the slab for encoded bytes and in the scratch.
+    fn reserve(&mut self, need: Need, slab: usize) -> Result<(), Trouble> {
+        let scratch = self.scratch.held_after(need.decoded, need.rest);
+        let with_kept = slab.max(need.encoded).saturating_add(scratch) as u64;
+        match self.shared.flow.grow(self.granted, with_kept) {
             Grant::Granted => {
-                self.granted = self.granted.max(need);
+                self.granted = self.granted.max(with_kept);
                 Ok(())
             }
             Grant::Cancelled => Err(Trouble::Cancelled),
-            // Waiting happens with nothing held, so what is kept does not count there.
-            _ => Err(Trouble::Memory(bytes as u64)),
+            // What is kept is given back before waiting, so the sample alone counts there: whether
+            // it can be had at all must not depend on those before it.
+            _ => {
+                let alone = need.encoded.saturating_add(need.decoded).saturating_add(need.rest);
+                Err(Trouble::Memory(alone as u64))
+            }
         }
     }
 }
