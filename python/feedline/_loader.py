@@ -128,7 +128,8 @@ class Loader:
     ) -> Loader:
         """A loader as a description says: a dict, a .toml or .json file, or the text of one.
 
-        Text that ends in .toml or .json is the path of a file. `source` and `changes` replace what
+        Text that ends in .toml or .json is the path of a file; relative paths in that file are
+        relative to its folder. `source` and `changes` replace what
         the description says; arrays must be given as `source`, as a file cannot hold them.
         """
         described = dict(spec) if isinstance(spec, Mapping) else _read(os.fspath(spec))
@@ -285,17 +286,16 @@ class Epoch(Iterator[Batch]):
 
 
 def _read(spec: str) -> dict[str, Any]:
-    toml = True
     if spec.endswith((".toml", ".json")) and "\n" not in spec:
-        toml = spec.endswith(".toml")
-        with open(spec, encoding="utf-8") as file:
-            spec = file.read()
+        text = _native.read_spec_file(spec)
     elif spec.lstrip().startswith("{"):
-        toml = False
-    elif "=" not in spec:
+        text = _native.read_spec(spec, toml=False)
+    elif "=" in spec:
+        text = _native.read_spec(spec, toml=True)
+    else:
         raise SpecError(
             f"spec: {spec[:80]!r} is neither the path of a .toml or .json file nor the text of one",
             key="spec",
         )
-    described: dict[str, Any] = json.loads(_native.read_spec(spec, toml))
+    described: dict[str, Any] = json.loads(text)
     return described

@@ -1,5 +1,6 @@
 """The native part of feedline; use the package `feedline`."""
 
+import os
 from collections.abc import Sequence
 from typing import Any, final
 
@@ -12,6 +13,7 @@ __all__ = [
     "decode_image",
     "main",
     "read_spec",
+    "read_spec_file",
 ]
 
 __version__: str
@@ -71,6 +73,7 @@ class Array:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 def read_spec(text: str, toml: bool) -> str: ...
+def read_spec_file(path: str | os.PathLike[str]) -> str: ...
 def main(arguments: Sequence[str]) -> int: ...
 def decode_image(
     data: bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +54,30 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "photos").mkdir()
     Image.new("L", (4, 4)).save("photos/a.png")
     Path("train.csv").write_text("path,label\n" + "a.png,1\n" * 1000)
+    shutil.copy(PIPELINE, "pipeline.toml")
     return tmp_path
 
 
 def test_file_text_data_and_arguments_describe_the_same(here: Path) -> None:
     given = Loader(**ARGUMENTS).spec
-    assert Loader.from_spec(PIPELINE).spec == given
-    assert Loader.from_spec(str(PIPELINE)).spec == given
+    assert Loader.from_spec(Path("pipeline.toml")).spec == given
+    assert Loader.from_spec("pipeline.toml").spec == given
     assert Loader.from_spec(PIPELINE.read_text()).spec == given
     assert Loader.from_spec(given).spec == given
     Path("copy.json").write_text(json.dumps(given))
     assert Loader.from_spec("copy.json").spec == given
-    hashes = [batch.hash() for batch in Loader.from_spec(PIPELINE)]
+    hashes = [batch.hash() for batch in Loader.from_spec("pipeline.toml")]
     assert hashes == [batch.hash() for batch in Loader(**ARGUMENTS)] and len(hashes) == 4
 
 
+def test_paths_in_a_file_are_relative_to_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = [batch.hash() for batch in Loader.from_spec("pipeline.toml")]
+    monkeypatch.chdir("/")
+    assert [batch.hash() for batch in Loader.from_spec(here / "pipeline.toml")] == hashes
+
+
 def test_changes_to_a_description(here: Path) -> None:
-    loader = Loader.from_spec(PIPELINE, batch_size=8, drop_last=True, output="torch")
+    loader = Loader.from_spec("pipeline.toml", batch_size=8, drop_last=True, output="torch")
     assert loader.spec["batch_size"] == 8 and loader.spec["last_batch"] == "drop"
 
 

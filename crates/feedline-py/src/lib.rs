@@ -27,6 +27,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<array::Batch>()?;
     module.add_class::<array::Array>()?;
     module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;
+    module.add_function(wrap_pyfunction!(loader::read_spec_file, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::decode_image, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::apply_transforms, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;

@@ -24,6 +24,13 @@ pub(crate) fn read_spec(py: Python<'_>, text: &str, toml: bool) -> PyResult<Stri
     Ok(spec.map_err(|error| raise_spec(py, error))?.to_value().to_string())
 }
 
+/// Reads a description from a file, whose relative paths are relative to its folder.
+#[pyfunction]
+pub(crate) fn read_spec_file(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    let spec = py.detach(|| Spec::from_file(&path)).map_err(|error| raise(py, error))?;
+    Ok(spec.to_value().to_string())
+}
+
 /// What changes while a loader is used.
 struct Inside {
     /// `None` once closed.
