@@ -106,7 +106,6 @@ impl Verify {
                 "samples": verified.samples,
                 "bad_samples": verified.bad,
                 "bytes": verified.bytes,
-                "pixels": verified.pixels,
                 "seconds": seconds,
                 "num_workers": verify.num_workers(),
                 "bad": listed,

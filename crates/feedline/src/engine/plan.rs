@@ -35,6 +35,16 @@ pub(crate) struct ImageField {
     pub(crate) output: Output,
 }
 
+/// What the samples are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To be handed over in batches.
+    Load,
+    /// To see whether they can be decoded: images are written nowhere, nothing stands in for a
+    /// bad one.
+    Check,
+}
+
 /// What all workers share and nobody changes.
 pub(crate) struct Plan {
     pub(crate) spec: Spec,
@@ -55,6 +65,7 @@ pub(crate) struct Plan {
     /// Bytes for the cache.
     pub(crate) cache_limit: u64,
     pub(crate) identity: Identity,
+    pub(crate) purpose: Purpose,
 }
 
 impl Plan {
@@ -64,6 +75,35 @@ impl Plan {
         spec: Spec,
         given: Vec<Arc<dyn Source>>,
         store: Option<Arc<dyn Store>>,
+    ) -> Result<Plan> {
+        Plan::with_purpose(spec, given, store, Purpose::Load)
+    }
+
+    /// A plan to read and decode every sample of the spec's sources once, in order. Of the rest
+    /// of the spec, `decode`, `num_workers` and `memory` count.
+    pub(super) fn to_check(spec: &Spec) -> Result<Plan> {
+        spec.check()?;
+        let mut sources = spec.sources.clone();
+        sources.iter_mut().for_each(|source| source.weight = None);
+        let spec = Spec {
+            sources,
+            decode: spec.decode.clone(),
+            num_workers: spec.num_workers,
+            memory: spec.memory,
+            on_error: OnError::Skip,
+            batch_size: 64,
+            rank: Some(0),
+            world_size: Some(1),
+            ..Spec::default()
+        };
+        Plan::with_purpose(spec, Vec::new(), None, Purpose::Check)
+    }
+
+    fn with_purpose(
+        spec: Spec,
+        given: Vec<Arc<dyn Source>>,
+        store: Option<Arc<dyn Store>>,
+        purpose: Purpose,
     ) -> Result<Plan> {
         spec.check()?;
         let rank = Rank::resolve(spec.rank, spec.world_size)?;
@@ -86,7 +126,10 @@ impl Plan {
         let batches =
             Batches::new(order.samples(), spec.batch_size, rank.rank, rank.world, spec.last_batch)?;
         let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Local));
-        let image = image_field(&spec, &fields, &chain, &sources, &*store, &decode)?;
+        let image = match purpose {
+            Purpose::Load => image_field(&spec, &fields, &chain, &sources, &*store, &decode)?,
+            Purpose::Check => unwritten_image(&fields),
+        };
         let layout = batch_layout(&spec, &fields, image.as_ref(), batches.rows(0).max(1))?;
         let workers = match spec.num_workers {
             Workers::Auto => tune::cores(),
@@ -113,6 +156,7 @@ impl Plan {
             memory,
             cache_limit,
             identity,
+            purpose,
         })
     }
 
@@ -288,6 +332,13 @@ fn image_field(
     let input = ImageShape { height: view.height, width: view.width, channels: view.channels };
     let output = chain.output(input, pixel_type).map_err(|fault| wrong(fault.to_string()))?;
     Ok(Some(ImageField { field: 0, pixels: Pixels::Array { view, pixel_type }, output }))
+}
+
+/// An image that takes no room in a batch.
+fn unwritten_image(fields: &[Field]) -> Option<ImageField> {
+    let field = fields.iter().position(|field| field.kind == FieldKind::EncodedImage)?;
+    let output = Output { shape: vec![0], dtype: DType::U8, layout: Layout::Chw };
+    Some(ImageField { field, pixels: Pixels::Encoded, output })
 }
 
 struct Fresh(Vec<u8>);
