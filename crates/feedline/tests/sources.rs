@@ -1,0 +1,204 @@
+//! What every source must do. A new source gets a line in `all` and the whole suite.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+
+use feedline::decode::EXTENSIONS;
+use feedline::sample::{FieldKind, Value};
+use feedline::source::{self, Source};
+use feedline::spec::{SourceKind, Spec};
+use feedline::{Error, Loader};
+use support::{Folder, arrays, photos};
+
+const PHOTOS: u64 = 12;
+
+fn data() -> Folder {
+    let folder = Folder::new("sources");
+    photos(&folder, 3, 4);
+    let rows = |line: &dyn Fn(usize, usize) -> String| -> String {
+        (0..3).flat_map(|class| (0..4).map(move |n| (class, n))).map(|(c, n)| line(c, n)).collect()
+    };
+    let csv = rows(&|c, n| format!("class{c}/{n:03}.jpg,class{c},{}\n", n as f64 / 2.0));
+    let tsv = rows(&|c, n| format!("class{c}/{n:03}.jpg\t{c}\n"));
+    let json = rows(&|c, n| {
+        format!("{{\"image\": \"class{c}/{n:03}.jpg\", \"label\": {c}, \"note\": null}}\n")
+    });
+    // A byte order mark, quotes and a blank line are part of life.
+    folder.write("a.csv", format!("\u{feff}path,label,score\n{csv}").as_bytes());
+    folder.write("b.tsv", format!("file\tclass_id\n{tsv}").as_bytes());
+    folder.write("c.jsonl", format!("{json}\n").as_bytes());
+    folder
+}
+
+fn open(kind: &SourceKind) -> Arc<dyn Source> {
+    source::open(kind, EXTENSIONS).unwrap()
+}
+
+fn all(folder: &Folder) -> Vec<(&'static str, Arc<dyn Source>)> {
+    let path = |name: &str| SourceKind::Path(folder.path().join(name));
+    let manifest = SourceKind::Manifest {
+        path: folder.path().join("a.csv"),
+        path_column: Some("path".to_owned()),
+        label_columns: Some(vec!["label".to_owned(), "score".to_owned()]),
+        root: Some(folder.path().to_owned()),
+    };
+    vec![
+        ("image folder", open(&SourceKind::ImageFolder(folder.path().to_owned()))),
+        ("flat folder", open(&SourceKind::Flat(folder.path().to_owned()))),
+        ("csv", open(&path("a.csv"))),
+        ("csv with two labels", open(&manifest)),
+        ("tsv", open(&path("b.tsv"))),
+        ("jsonl", open(&path("c.jsonl"))),
+        ("arrays", Arc::new(arrays(PHOTOS as usize))),
+    ]
+}
+
+/// A value as something that can be compared.
+fn show(source: &dyn Source, index: u64) -> Vec<String> {
+    (0..source.fields().len())
+        .map(|field| match source.value(index, field).unwrap() {
+            Value::File(location) => location.root.join(location.path).display().to_string(),
+            Value::Bytes(bytes) => format!("{bytes:?}"),
+            Value::Int(number) => number.to_string(),
+            Value::Float(number) => number.to_string(),
+        })
+        .collect()
+}
+
+#[test]
+fn values_fit_the_fields_and_stay_the_same() {
+    let folder = data();
+    for (name, source) in all(&folder) {
+        assert_eq!(source.len(), PHOTOS, "{name}");
+        let first: Vec<_> = (0..PHOTOS).map(|index| show(&*source, index)).collect();
+        for index in (0..PHOTOS).rev() {
+            assert_eq!(show(&*source, index), first[index as usize], "{name}, backwards");
+            for (number, field) in source.fields().iter().enumerate() {
+                let value = source.value(index, number).unwrap();
+                let fits = match (&field.kind, value) {
+                    (FieldKind::EncodedImage, Value::File(location)) => {
+                        location.root.join(location.path).is_file()
+                    }
+                    (FieldKind::Array { dtype, shape }, Value::Bytes(bytes)) => {
+                        bytes.len() == shape.iter().product::<usize>() * dtype.size()
+                    }
+                    (FieldKind::Array { dtype, shape }, Value::Int(_)) => {
+                        dtype.name() == "int64" && shape.is_empty()
+                    }
+                    (FieldKind::Array { dtype, shape }, Value::Float(_)) => {
+                        dtype.name() == "float32" && shape.is_empty()
+                    }
+                    _ => false,
+                };
+                assert!(fits, "{name}: {field:?} holds {value:?}");
+            }
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for (index, before) in first.iter().enumerate() {
+                        assert_eq!(&show(&*source, index as u64), before, "{name}, many readers");
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn labels_are_right() {
+    let folder = data();
+    for (name, source) in all(&folder) {
+        let Some(label) = source.fields().iter().position(|f| f.kind != FieldKind::EncodedImage)
+        else {
+            assert_eq!(name, "flat folder");
+            continue;
+        };
+        if name == "arrays" {
+            continue;
+        }
+        for index in 0..PHOTOS {
+            let Value::Int(class) = source.value(index, label).unwrap() else { panic!("{name}") };
+            assert_eq!(class as u64, index / 4, "{name}");
+        }
+        let named = matches!(name, "image folder" | "csv" | "csv with two labels");
+        assert_eq!(source.classes().len(), if named { 3 } else { 0 }, "{name}");
+    }
+}
+
+#[test]
+fn fingerprints_follow_the_data_and_not_its_place() {
+    let (one, two) = (data(), data());
+    let prints = |folder: &Folder| -> Vec<u64> {
+        all(folder).iter().map(|(_, source)| source.fingerprint()).collect()
+    };
+    let before = prints(&one);
+    assert_eq!(before, prints(&two), "the same data elsewhere");
+    std::fs::rename(two.path().join("class2/003.jpg"), two.path().join("class2/004.jpg")).unwrap();
+    let csv = std::fs::read_to_string(two.path().join("a.csv")).unwrap();
+    two.write("a.csv", csv.replacen("class0,0", "class1,0", 1).as_bytes());
+    let tsv = std::fs::read_to_string(two.path().join("b.tsv")).unwrap();
+    two.write("b.tsv", tsv.replacen("\t2", "\t7", 1).as_bytes());
+    let after = prints(&two);
+    for (number, (name, _)) in all(&one).iter().enumerate().take(5) {
+        assert_ne!(before[number], after[number], "{name}: a changed name or label");
+    }
+}
+
+#[test]
+fn every_source_shuffles_and_resumes() {
+    let folder = data();
+    for path in ["", "a.csv", "b.tsv", "c.jsonl"] {
+        let build = || {
+            let spec = Spec::from_value(serde_json::json!({
+                "source": folder.path().join(path), "batch_size": 5, "shuffle": true, "num_workers": 2,
+                "transforms": [{"op": "CenterCrop", "size": 8}],
+            }));
+            Loader::from_spec(spec.unwrap()).unwrap()
+        };
+        let whole: Vec<u64> = build().epoch().map(|batch| batch.unwrap().hash()).collect();
+        let mut loader = build();
+        loader.epoch().next().unwrap().unwrap();
+        let state = loader.state();
+        let mut resumed = build();
+        resumed.resume(&state).unwrap();
+        let rest: Vec<u64> = resumed.epoch().map(|batch| batch.unwrap().hash()).collect();
+        assert_eq!(rest, whole[1..], "{path}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_source_is_said() {
+    let folder = data();
+    std::fs::create_dir_all(folder.path().join("empty/class")).unwrap();
+    std::os::unix::fs::symlink(folder.path(), folder.path().join("class0/loop")).unwrap();
+    let write = |name: &str, text: &str| folder.write(name, text.as_bytes());
+    write("no-path.csv", "name,label\nx,1\n");
+    write("no-rows.csv", "path,label\n");
+    write("ragged.csv", "path,label\na.jpg,1\nb.jpg\n");
+    write("hole.csv", "path,label\na.jpg,1\n,2\n");
+    write("broken.jsonl", "{\"path\": \"a.jpg\"}\n{\"path\": \n");
+    write("kinds.jsonl", "{\"path\": \"a.jpg\", \"label\": [1]}\n");
+    folder.write("endless.jsonl", &vec![b'x'; 3 << 20]);
+    folder.write("thing.xyz", b"?");
+    for (name, message) in [
+        ("nowhere", "No such file"),
+        ("empty", "no images"),
+        ("", "is a link to a folder that contains it"),
+        ("no-path.csv", "name it with path_column"),
+        ("no-rows.csv", "lists no samples"),
+        ("ragged.csv", "line 3"),
+        ("hole.csv", "line 3"),
+        ("broken.jsonl", "line 2"),
+        ("kinds.jsonl", "no text or number for label"),
+        ("endless.jsonl", "longer than 1 MiB"),
+        ("thing.xyz", "is not a data set that feedline knows"),
+    ] {
+        let kind = SourceKind::Path(folder.path().join(name));
+        let Err(error) = source::open(&kind, EXTENSIONS) else { panic!("{name} was accepted") };
+        assert!(error.to_string().contains(message), "{name}: {error}");
+        assert!(matches!(error, Error::Source { .. } | Error::Io { .. }), "{name}: {error:?}");
+    }
+}
