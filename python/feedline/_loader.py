@@ -61,7 +61,7 @@ class Loader:
     def __init__(
         self,
         source: Any,
-        transforms: Iterable[Transform | Mapping[str, Any] | str] = (),
+        transforms: Iterable[Transform | Mapping[str, Any] | str] | None = (),
         batch_size: int = 1,
         shuffle: bool = False,
         seed: int = 0,

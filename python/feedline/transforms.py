@@ -166,9 +166,11 @@ def dtype_name(dtype: Any) -> str:
     return str(numpy.dtype(dtype).name)
 
 
-def specs(transforms: Iterable[Transform | Mapping[str, Any] | str]) -> list[Any]:
-    """Ops as a description holds them."""
-    if isinstance(transforms, Transform):
+def specs(transforms: Iterable[Transform | Mapping[str, Any] | str] | None) -> list[Any]:
+    """Ops as a description holds them; one op counts as a list of one."""
+    if transforms is None:
+        return []
+    if isinstance(transforms, Transform | Mapping | str):
         transforms = [transforms]
     return [op.spec() if isinstance(op, Transform) else op for op in transforms]
 

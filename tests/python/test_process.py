@@ -256,3 +256,39 @@ def test_other_threads_run_while_one_waits() -> None:
             time.sleep(0.001)
         thread.join()
         assert turns > 10
+
+
+def test_a_signal_handler_may_save_the_state(tmp_path: Path) -> None:
+    """The usual answer to a cluster that takes the machine away."""
+    code = """
+import json, signal, sys
+import feedline
+
+# A batch without workers takes longer than the timer: the signal comes in the middle of it.
+crop = feedline.transforms.CenterCrop(8)
+loader = feedline.Loader([sys.argv[1]] * 20, [crop], batch_size=4000, num_workers=0)
+
+def save(*_):
+    print(loader.state_dict()["batch"], loader.stats()["batches"], len(repr(loader)) > 20)
+    loader.close()
+
+signal.signal(signal.SIGALRM, save)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+try:
+    while True:
+        for batch in loader:
+            pass
+except feedline.Error as error:
+    print(type(error).__name__)
+"""
+    photos = tmp_path / "photos"
+    subprocess.run(
+        [sys.executable, "-m", "feedline", "sample-data", str(photos), "--count", "200", "--classes", "2"],
+        check=True,
+        capture_output=True,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(photos)], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["0 0 True", "ClosedError"]

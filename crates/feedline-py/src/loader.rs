@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use feedline::source::Arrays;
 use feedline::spec::SourceKind;
@@ -31,6 +32,14 @@ pub(crate) fn read_spec_file(py: Python<'_>, path: PathBuf) -> PyResult<String> 
     Ok(spec.to_value().to_string())
 }
 
+/// The answer to a wait for a batch.
+enum Next {
+    /// A batch, and whether it is its epoch's last.
+    Made(feedline::Batch, bool),
+    NotYet,
+    Over,
+}
+
 /// What changes while a loader is used.
 struct Inside {
     /// `None` once closed.
@@ -47,6 +56,8 @@ pub(crate) struct Loader {
     inside: Mutex<Inside>,
     /// The process that may hold the lock.
     process: AtomicU32,
+    /// Calls that wait for the lock.
+    waiting: AtomicU32,
     spec: String,
     about: String,
 }
@@ -86,6 +97,7 @@ impl Loader {
         Ok(Loader {
             inside: Mutex::new(Inside { loader: Some(loader), generation: 0, epoch: 0 }),
             process: AtomicU32::new(std::process::id()),
+            waiting: AtomicU32::new(0),
             spec: canonical,
             about,
         })
@@ -116,29 +128,42 @@ impl Loader {
     /// The next batch, and whether it is its epoch's last; `None` if there is none left, as when
     /// several threads share the iterator.
     fn next(&self, py: Python<'_>, iterator: u64) -> PyResult<Option<(Batch, bool)>> {
-        let mut raised = None;
-        let made = self.with(py, |inside, loader| {
-            if inside.generation != iterator {
-                return Err(Error::Stale);
+        loop {
+            let made = self.with(py, |inside, loader| {
+                if inside.generation != iterator {
+                    return Err(Error::Stale);
+                }
+                if inside.epoch != loader.position().0 {
+                    return Ok(Next::Over);
+                }
+                // After some waiting the lock is let go, so that a signal's handler and other
+                // threads can use the loader meanwhile. Nothing is lost by asking again.
+                let batch = match loader.next_batch_unless(&mut || true) {
+                    Some(Err(Error::Interrupted)) => return Ok(Next::NotYet),
+                    None => return Ok(Next::Over),
+                    Some(batch) => batch?,
+                };
+                Ok(Next::Made(batch, inside.epoch != loader.position().0))
+            })?;
+            match made {
+                Next::Made(batch, last) => return Ok(Some((Batch::new(batch), last))),
+                Next::Over => return Ok(None),
+                Next::NotYet => {
+                    py.check_signals()?;
+                    if self.waiting.load(Ordering::Relaxed) > 0 {
+                        // The lock is not fair: whoever waits for it needs a moment to get it.
+                        py.detach(|| std::thread::sleep(Duration::from_millis(1)));
+                    }
+                }
             }
-            if inside.epoch != loader.position().0 {
-                return Ok(None);
-            }
-            let batch = loader.next_batch_unless(&mut || {
-                raised = Python::try_attach(|py| py.check_signals().err()).flatten();
-                raised.is_some()
-            });
-            let last = inside.epoch != loader.position().0;
-            batch.transpose().map(|batch| batch.map(|batch| (Batch::new(batch), last)))
-        });
-        match raised {
-            Some(error) => Err(error),
-            None => made,
         }
     }
 
     /// Goes to the beginning of an epoch.
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        if epoch > feedline::order::MOST_EPOCHS {
+            return Err(mismatch(&format!("epoch {epoch} is beyond any real run")));
+        }
         self.with(py, |inside, loader| {
             loader.set_epoch(epoch);
             inside.generation += 1;
@@ -196,7 +221,10 @@ impl Loader {
     fn lock(&self) -> Result<MutexGuard<'_, Inside>, Error> {
         let here = std::process::id();
         if self.process.load(Ordering::Relaxed) == here {
-            return Ok(self.inside.lock().unwrap_or_else(PoisonError::into_inner));
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Ok(inside);
         }
         match self.inside.try_lock() {
             Err(TryLockError::WouldBlock) => Err(Error::System(

@@ -214,10 +214,16 @@ impl SampleError {
     }
 }
 
+/// A file's name may hold what a terminal obeys.
+fn printable(path: &std::path::Path) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    path.to_string_lossy().chars().map(escape).collect()
+}
+
 fn place(path: &Option<PathBuf>, offset: Option<u64>) -> String {
     match (path, offset) {
-        (Some(path), Some(offset)) => format!(" ({} at byte {offset})", path.display()),
-        (Some(path), None) => format!(" ({})", path.display()),
+        (Some(path), Some(offset)) => format!(" ({} at byte {offset})", printable(path)),
+        (Some(path), None) => format!(" ({})", printable(path)),
         (None, _) => String::new(),
     }
 }

@@ -302,7 +302,7 @@ fn an_image_that_memory_cannot_hold_is_named() {
 /// Whether a sample fits into little memory depends on that sample alone: large files of small
 /// images and small files of large images, at limits that some of them pass and some do not.
 #[test]
-fn little_memory_refuses_the_same_samples_with_any_workers() {
+fn little_memory_gives_the_same_with_any_workers() {
     let folder = Folder::new("alternating");
     let mut draws = feedline::random::Draws::new(1, 0, 0, 0);
     for number in 0..16 {
@@ -317,7 +317,7 @@ fn little_memory_refuses_the_same_samples_with_any_workers() {
         encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
         folder.write(&format!("a/{number:02}.png"), &bytes);
     }
-    let mut refused = std::collections::BTreeSet::new();
+    let mut errors = std::collections::BTreeSet::new();
     for memory in (1_100_000..2_300_000).step_by(100_000) {
         let run = |workers| {
             let builder = cropped(&folder).batch_size(4).shuffle(true).memory(memory);
@@ -328,14 +328,77 @@ fn little_memory_refuses_the_same_samples_with_any_workers() {
                     hashes.push(batch.map(|b| b.hash()).map_err(|e| e.to_string()));
                 }
             }
-            (hashes, loader.state().skipped)
+            // Little memory is never a reason to skip: it would change what the batches hold.
+            assert_eq!(loader.state().skipped, []);
+            hashes
         };
         let alone = run(0);
         assert_eq!(run(1), alone, "memory = {memory}");
         assert_eq!(run(4), alone, "memory = {memory}");
-        refused.insert(alone.1.len());
+        errors.extend(alone.into_iter().map(|batch| batch.is_err()));
     }
-    assert!(refused.len() > 1, "the limits must tell samples apart: {refused:?}");
+    assert_eq!(errors.len(), 2, "some limits are too small and some are not");
+}
+
+#[test]
+fn an_error_leaves_the_run_at_its_batch() {
+    let folder = Folder::new("stays");
+    photos(&folder, 1, 12);
+    folder.write("class0/001.jpg", b"bad");
+    let places = |mut loader: Loader| {
+        for _ in 0..2 {
+            let first = loader.epoch().next();
+            assert!(matches!(first, Some(Err(_))), "{first:?}");
+            assert_eq!(loader.position(), (0, 0));
+        }
+    };
+    let skipping = || cropped(&folder).batch_size(4).on_error(OnError::Skip).num_workers(2);
+    places(skipping().quarantine("/dev/full".into()).build().unwrap());
+    places(skipping().max_failures(0).build().unwrap());
+    places(cropped(&folder).batch_size(4).num_workers(2).build().unwrap());
+}
+
+#[test]
+fn next_batch_ends_with_its_epoch() {
+    let mut loader = Loader::over(arrays(12)).batch_size(4).num_workers(2).build().unwrap();
+    for epoch in 0..3 {
+        loader.begin_epoch();
+        let mut seen = 0;
+        while let Some(batch) = loader.next_batch() {
+            assert_eq!(batch.unwrap().epoch(), epoch);
+            seen += 1;
+        }
+        assert_eq!(seen, 3);
+        assert!(loader.next_batch().is_none());
+    }
+}
+
+#[test]
+fn a_cache_that_turns_out_too_small_ends_the_run_and_skips_nothing() {
+    let (small, large) = (Folder::new("small"), Folder::new("large"));
+    for number in 0..8 {
+        small.write(&format!("a/{number}.jpg"), &jpeg(number, 16, 16));
+        large.write(&format!("a/{number}.jpg"), &jpeg(number, 200, 200));
+    }
+    // One limit over both sources: it need not be shared out by the number of samples.
+    let total = 8 * (16 * 16 + 200 * 200) * 3;
+    let build = |limit| {
+        let cache = CacheSpec { decoded: true, limit: Some(limit), required: true };
+        let builder = cropped(&small).source(large.path()).batch_size(4).num_workers(2);
+        builder.on_error(OnError::Skip).cache(cache).build()
+    };
+    let mut enough = build(total).unwrap();
+    assert!(enough.epoch().all(|batch| batch.is_ok()));
+    assert_eq!(enough.stats().cached_bytes, total);
+    assert!(matches!(build(total - 1), Err(Error::Cache(_))));
+    // Files that grew after they were looked at.
+    let mut loader = build(total).unwrap();
+    for number in 0..8 {
+        large.write(&format!("a/{number}.jpg"), &jpeg(number, 300, 300));
+    }
+    let errors: Vec<Error> = loader.epoch().filter_map(Result::err).collect();
+    assert!(matches!(errors[..], [Error::Cache(_)]), "{errors:?}");
+    assert_eq!(loader.stats().failed, 0);
 }
 
 #[test]

@@ -129,6 +129,24 @@ fn labels_are_right() {
 }
 
 #[test]
+fn labels_are_numbers_only_if_all_are() {
+    let folder = Folder::new("labels");
+    let labels = |lines: &[&str]| {
+        let rows: String = lines.iter().map(|line| format!("x.jpg,{line}\n")).collect();
+        let path = folder.write("labels.csv", format!("path,label\n{rows}").as_bytes());
+        let source = open(&SourceKind::Path(path));
+        let shown: Vec<String> =
+            (0..source.len()).map(|index| show(&*source, index)[1].clone()).collect();
+        (shown.join(" "), source.classes().join(" "))
+    };
+    let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    assert_eq!(labels(&["001", "2", "-3"]), pair("1 2 -3", ""));
+    assert_eq!(labels(&["1", "2.5"]), pair("1 2.5", ""));
+    assert_eq!(labels(&["001", "1", "abc", "001"]), pair("0 1 2 0", "001 1 abc"));
+    assert_eq!(labels(&["nan", "1"]), pair("1 0", "1 nan"));
+}
+
+#[test]
 fn fingerprints_follow_the_data_and_not_its_place() {
     let (one, two) = (data(), data());
     let prints = |folder: &Folder| -> Vec<u64> {
@@ -141,8 +159,12 @@ fn fingerprints_follow_the_data_and_not_its_place() {
     two.write("a.csv", csv.replacen("class0,0", "class1,0", 1).as_bytes());
     let tsv = std::fs::read_to_string(two.path().join("b.tsv")).unwrap();
     two.write("b.tsv", tsv.replacen("\t2", "\t7", 1).as_bytes());
+    // Classes by another name are other classes.
+    let json = std::fs::read_to_string(two.path().join("c.jsonl")).unwrap();
+    let renamed = json.replace(": 0,", ": \"cat\",").replace(": 1,", ": \"dog\",");
+    two.write("c.jsonl", renamed.replace(": 2,", ": \"emu\",").as_bytes());
     let after = prints(&two);
-    for (number, (name, _)) in all(&one).iter().enumerate().take(5) {
+    for (number, (name, _)) in all(&one).iter().enumerate().take(6) {
         assert_ne!(before[number], after[number], "{name}: a changed name or label");
     }
 }
@@ -181,6 +203,17 @@ fn what_is_wrong_with_a_source_is_said() {
     write("hole.csv", "path,label\na.jpg,1\n,2\n");
     write("broken.jsonl", "{\"path\": \"a.jpg\"}\n{\"path\": \n");
     write("kinds.jsonl", "{\"path\": \"a.jpg\", \"label\": [1]}\n");
+    let rows = "b.jpg,2\n".repeat(1 << 18);
+    write("quote.csv", &format!("path,label\n\"a.jpg,1\n{rows}"));
+    std::fs::create_dir_all(folder.path().join("links/0")).unwrap();
+    for level in 0..20 {
+        let next = folder.path().join(format!("links/{}", level + 1));
+        std::fs::create_dir_all(&next).unwrap();
+        for name in ["a", "b"] {
+            let link = folder.path().join(format!("links/{level}/{name}"));
+            std::os::unix::fs::symlink(&next, link).unwrap();
+        }
+    }
     folder.write("endless.jsonl", &vec![b'x'; 3 << 20]);
     folder.write("thing.xyz", b"?");
     for (name, message) in [
@@ -194,6 +227,8 @@ fn what_is_wrong_with_a_source_is_said() {
         ("broken.jsonl", "line 2"),
         ("kinds.jsonl", "no text or number for label"),
         ("endless.jsonl", "longer than 1 MiB"),
+        ("quote.csv", "longer than 1 MiB"),
+        ("links", "reached through links"),
         ("thing.xyz", "is not a data set that feedline knows"),
     ] {
         let kind = SourceKind::Path(folder.path().join(name));

@@ -119,6 +119,8 @@ struct State {
     refused: Option<String>,
     /// A worker died of a mistake in the engine itself.
     broken: Option<String>,
+    /// Since when the consumer waits for the next batch, also over several calls.
+    hungry: Option<Instant>,
 }
 
 /// A batch that is done.
@@ -190,6 +192,7 @@ impl Flow {
             remade: 0,
             refused: None,
             broken: None,
+            hungry: None,
         };
         Flow {
             layout,
@@ -369,7 +372,8 @@ impl Flow {
 
     /// Waits in line, holding no scratch, until `need` bytes are there for this row.
     pub(crate) fn wait_for_scratch(&self, slice: &Slice, row: u64, need: u64) -> Grant {
-        let most = self.limit.saturating_sub(self.batch_bytes());
+        // The program may hold a batch while it asks for the next one: any loop does.
+        let most = self.limit.saturating_sub(2 * self.batch_bytes());
         if need > most {
             return Grant::Never(most);
         }
@@ -434,6 +438,7 @@ impl Flow {
         loop {
             if let Some(slot) = done_at(&state, in_order).and_then(|at| state.slots.remove(at)) {
                 state.held += self.batch_bytes();
+                state.hungry = None;
                 self.work.notify_all();
                 return Ok(Done {
                     epoch: slot.epoch,
@@ -469,7 +474,9 @@ impl Flow {
                 )));
             }
             // Nothing is open and nothing can be opened: only the program can free memory.
-            if state.slots.is_empty() && state.held > 0 && began.elapsed() >= self.patience {
+            let hungry = state.hungry.get_or_insert(began).elapsed() >= self.patience;
+            if state.slots.is_empty() && state.held > 0 && hungry {
+                state.hungry = None;
                 return Err(Error::Memory(held_message(state.held, self.limit)));
             }
             state = wait_for(&self.ready, state, pause.min(self.patience));

@@ -1,8 +1,9 @@
 //! The public face: a loader, its builder, its epochs.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::image::Layout;
 use crate::layout::BatchField;
 use crate::observe;
-use crate::order::{Pick, State};
+use crate::order::{Permutation, Pick, State};
+use crate::sample::Value;
 use crate::source::{Arrays, Source};
 use crate::spec::{
     CacheSpec, DecodeSpec, LastBatch, OnError, OpSpec, SourceKind, SourceSpec, Spec, Subset,
@@ -144,10 +146,12 @@ pub struct Loader {
     position: (u64, u64),
     /// With `in_order = false`: later batches of the epoch that were handed over.
     ahead: Vec<u64>,
+    /// The last batch of an epoch was handed over, and the next epoch has not begun.
+    at_end: bool,
     /// The position was set from outside, so the next epoch begins there.
     placed: bool,
-    /// Samples that failed, with what became of them.
-    failed: BTreeMap<Pick, ()>,
+    /// Samples that failed.
+    failed: BTreeSet<Pick>,
     quarantine: Option<File>,
 }
 
@@ -180,13 +184,19 @@ impl Loader {
         let quarantine = match &plan.spec.quarantine {
             None => None,
             Some(path) => {
-                Some(OpenOptions::new().create(true).append(true).open(path).map_err(|source| {
-                    Error::Io {
-                        what: "cannot write the quarantine file",
-                        path: path.clone(),
-                        source,
-                    }
-                })?)
+                Some(
+                    OpenOptions::new()
+                        .create(true)
+                        .append(true)
+                        // A pipe without a reader is refused instead of waited for.
+                        .custom_flags(libc::O_NONBLOCK)
+                        .open(path)
+                        .map_err(|source| Error::Io {
+                            what: "cannot write the quarantine file",
+                            path: path.clone(),
+                            source,
+                        })?,
+                )
             }
         };
         let plan = Arc::new(plan);
@@ -196,8 +206,9 @@ impl Loader {
             engine,
             position: (0, 0),
             ahead: Vec::new(),
+            at_end: false,
             placed: true,
-            failed: BTreeMap::new(),
+            failed: BTreeSet::new(),
             quarantine,
         })
     }
@@ -215,9 +226,10 @@ impl Loader {
             self.go_to(self.position.0 + 1, 0, Vec::new());
         }
         self.placed = false;
+        self.at_end = false;
     }
 
-    /// The next batch of the epoch; `None` at its end.
+    /// The next batch of the epoch; `None` at its end, until [`Loader::begin_epoch`].
     pub fn next_batch(&mut self) -> Option<Result<Batch>> {
         self.next_or_stop(None)
     }
@@ -236,6 +248,9 @@ impl Loader {
         interrupted: Option<&mut dyn FnMut() -> bool>,
     ) -> Option<Result<Batch>> {
         self.leave_parent();
+        if self.at_end {
+            return None;
+        }
         let done = match self.engine.next(interrupted) {
             Ok(done) => done,
             Err(error) => return Some(Err(error)),
@@ -252,6 +267,7 @@ impl Loader {
         for failure in outcome.failures {
             if let Err(error) = self.record(failure) {
                 self.engine.discard(done);
+                self.go_to(self.position.0, self.position.1, self.ahead.clone());
                 return Some(Err(error));
             }
         }
@@ -272,33 +288,34 @@ impl Loader {
         }
         if self.position.1 >= self.len() {
             self.position = (self.position.0 + 1, 0);
+            self.at_end = true;
         }
     }
 
     fn record(&mut self, failure: Failure) -> Result<()> {
-        if self.failed.insert(failure.pick, ()).is_some() {
-            return Ok(());
+        if !self.failed.contains(&failure.pick) {
+            if let (Some(file), Some(path)) = (&mut self.quarantine, &self.plan.spec.quarantine) {
+                let line = format!("{}\n", failure.error.to_value());
+                file.write_all(line.as_bytes()).map_err(|source| Error::Io {
+                    what: "cannot write the quarantine file",
+                    path: path.clone(),
+                    source,
+                })?;
+            }
+            self.failed.insert(failure.pick);
         }
-        if let (Some(file), Some(path)) = (&mut self.quarantine, &self.plan.spec.quarantine) {
-            let line = format!("{}\n", failure.error.to_value());
-            file.write_all(line.as_bytes()).map_err(|source| Error::Io {
-                what: "cannot write the quarantine file",
-                path: path.clone(),
-                source,
-            })?;
-        }
+        let failed = self.failed.len() as u64;
         match self.plan.spec.max_failures {
-            Some(allowed) if self.failed.len() as u64 > allowed => Err(Error::TooManyFailures {
-                failed: self.failed.len() as u64,
-                allowed,
-                last: Box::new(failure.error),
-            }),
+            Some(allowed) if failed > allowed => {
+                Err(Error::TooManyFailures { failed, allowed, last: Box::new(failure.error) })
+            }
             _ => Ok(()),
         }
     }
 
     fn go_to(&mut self, epoch: u64, batch: u64, ahead: Vec<u64>) {
         self.position = (epoch, batch);
+        self.at_end = false;
         // What is being made already need not be thrown away.
         if !(ahead.is_empty() && self.ahead.is_empty() && self.engine.is_at(epoch, batch)) {
             self.engine.seek(Cursor { epoch, batch, skip: (epoch, ahead.clone()) });
@@ -330,7 +347,7 @@ impl Loader {
     /// Where the run stands: after the last batch that was handed over.
     #[must_use]
     pub fn state(&self) -> State {
-        let failed = self.failed.keys().copied();
+        let failed = self.failed.iter().copied();
         let mut state =
             State::new(self.position.0, self.position.1, self.plan.identity.clone(), failed);
         state.delivered_ahead = self.ahead.clone();
@@ -341,7 +358,7 @@ impl Loader {
     /// Goes on where `state` was taken; the next epoch begins there.
     pub fn resume(&mut self, state: &State) -> Result<()> {
         state.check(&self.plan.identity, self.len()).map_err(Error::State)?;
-        let mut failed = BTreeMap::new();
+        let mut failed = BTreeSet::new();
         for (source, index) in &state.skipped {
             let known =
                 self.plan.sources.get(*source as usize).is_some_and(|source| *index < source.len());
@@ -350,7 +367,7 @@ impl Loader {
                     "it lists sample {index} of source {source} as skipped, which there is not"
                 )));
             }
-            failed.insert(Pick { source: *source as usize, index: *index }, ());
+            failed.insert(Pick { source: *source as usize, index: *index });
         }
         self.leave_parent();
         self.failed = failed;
@@ -473,10 +490,9 @@ impl Iterator for Epoch<'_> {
         if self.over {
             return None;
         }
-        let before = self.loader.position.0;
         let item = self.loader.next_batch();
-        // After an error or the last batch this epoch is over.
-        self.over = !matches!(item, Some(Ok(_))) || self.loader.position.0 != before;
+        // After an error this epoch is over.
+        self.over = !matches!(item, Some(Ok(_)));
         item
     }
 }
@@ -484,32 +500,27 @@ impl Iterator for Epoch<'_> {
 /// A demanded cache must hold the whole set: better to say so now than after an hour.
 fn check_cache(plan: &Plan) -> Result<()> {
     let Some(spec) = plan.spec.cache.as_ref().filter(|spec| spec.required) else { return Ok(()) };
-    let mut total = 0u64;
-    let mut looked = 0u64;
-    let samples: u64 = plan.sources.iter().map(|source| source.len()).sum();
-    // Decoded sizes need a look into each file, so a spread of them stands for all; what is
-    // encoded is known from the folder alone.
-    let step = if spec.decoded { (samples / 64).max(1) } else { 1 };
+    let mut total = 0f64;
+    // Decoded sizes need a look into each file, so 64 of them stand for all, chosen without a
+    // pattern that sizes could share; what is encoded is known from the folder alone.
     for source in &plan.sources {
         let image = plan.image.as_ref().map_or(0, |image| image.field);
-        for index in (0..source.len()).step_by(step as usize) {
-            let Ok(crate::sample::Value::File(location)) = source.value(index, image) else {
+        let spread = Permutation::new(source.len(), 64);
+        for number in 0..if spec.decoded { source.len().min(64) } else { source.len() } {
+            let Ok(Value::File(location)) = source.value(spread.apply(number), image) else {
                 continue;
             };
-            let size = if spec.decoded {
-                plan.decoded_size(&location)
-            } else {
-                plan.store.size(&location).ok()
+            let size = match spec.decoded {
+                true => plan.decoded_size(&location),
+                false => plan.store.size(&location).ok(),
             };
-            total = total.saturating_add(size.unwrap_or(0));
-            looked += u64::from(size.is_some());
+            // Each of those looked at stands for as many as there are of them.
+            let weight =
+                if spec.decoded { source.len() as f64 / source.len().min(64) as f64 } else { 1.0 };
+            total += size.unwrap_or(0) as f64 * weight;
         }
     }
-    let estimate = if spec.decoded {
-        (total as f64 / looked.max(1) as f64 * samples as f64) as u64
-    } else {
-        total
-    };
+    let estimate = total as u64;
     if estimate > plan.cache_limit {
         let show = crate::spec::read::show_bytes;
         return Err(Error::Cache(format!(

@@ -120,9 +120,6 @@ impl Plan {
             Ok(Value::Bytes(bytes)) => bytes.try_into().ok().map(i64::from_ne_bytes),
             _ => None,
         })?;
-        if order.samples() == 0 {
-            return Err(SpecError::new("subset", "leaves no samples").into());
-        }
         let batches =
             Batches::new(order.samples(), spec.batch_size, rank.rank, rank.world, spec.last_batch)?;
         let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Local));
@@ -341,13 +338,17 @@ fn unwritten_image(fields: &[Field]) -> Option<ImageField> {
     Some(ImageField { field, pixels: Pixels::Encoded, output })
 }
 
+/// Memory for a look at one file before anything runs.
 struct Fresh(Vec<u8>);
 
 impl Room for Fresh {
     fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
-        // Only a look at one header before anything runs; a photo is far below this.
-        if bytes > 1 << 30 {
-            return Err(Fault::TooLarge(format!("has {}, more than 1 GiB", show_bytes(bytes))));
+        // A photo is far below this.
+        if bytes > 64 << 20 {
+            return Err(Fault::TooLarge(format!(
+                "has {}, too much to take the size of all images from it: add a Resize or a crop",
+                show_bytes(bytes)
+            )));
         }
         self.0.resize(bytes as usize, 0);
         Ok(&mut self.0)
@@ -449,7 +450,7 @@ fn ahead(spec: &Spec, workers: usize, batch_bytes: u64) -> usize {
 fn memory(spec: &Spec, batch_bytes: u64) -> Result<(u64, u64)> {
     let available = tune::memory_available();
     // One batch with the program and one in the making, and a little to make it with.
-    let least = batch_bytes * 2 + 1_000_000;
+    let least = batch_bytes.saturating_mul(2).saturating_add(1_000_000);
     let asked = spec.memory.unwrap_or_else(|| {
         available
             .map_or(DEFAULT_MEMORY, |free| free / 4)

@@ -35,6 +35,8 @@ pub(super) struct Engine {
     own: Option<Box<Worker>>,
     process: u32,
     first_batch: Option<Duration>,
+    /// Time that the program has waited for the next batch in calls that were called off.
+    waited: Duration,
 }
 
 impl Engine {
@@ -44,15 +46,8 @@ impl Engine {
         let caches = match plan.spec.cache {
             None => Vec::new(),
             Some(_) => {
-                let total: u64 = plan.sources.iter().map(|source| source.len()).sum();
-                let share = |len: u64| {
-                    (u128::from(plan.cache_limit) * u128::from(len) / u128::from(total.max(1)))
-                        as u64
-                };
-                plan.sources
-                    .iter()
-                    .map(|source| Cache::new(source.len(), share(source.len())))
-                    .collect()
+                let sizes = plan.sources.iter().map(|source| source.len());
+                Cache::sharing(sizes, plan.cache_limit)
             }
         };
         let counters = (0..plan.workers.max(1)).map(|_| WorkerCounters::default()).collect();
@@ -66,6 +61,7 @@ impl Engine {
             own,
             process: std::process::id(),
             first_batch: None,
+            waited: Duration::ZERO,
         }
     }
 
@@ -110,8 +106,10 @@ impl Engine {
         let own = &mut self.own;
         let in_order = self.shared.plan.spec.in_order;
         let mut help = || own.as_mut().is_some_and(|worker| worker.help());
-        let done = self.shared.flow.next(in_order, &mut help, interrupted)?;
-        let wait = began.elapsed();
+        let done = self.shared.flow.next(in_order, &mut help, interrupted);
+        self.waited += began.elapsed();
+        let done = done?;
+        let wait = std::mem::take(&mut self.waited);
         self.first_batch.get_or_insert(wait);
         self.consumer.delivered(done.rows, wait);
         Ok(done)
@@ -148,7 +146,7 @@ impl Engine {
     }
 
     pub(super) fn figures(&self) -> (observe::Figures, Figures, Option<Duration>, u64) {
-        let cached = self.shared.caches.iter().map(Cache::used).sum();
+        let cached = self.shared.caches.first().map_or(0, Cache::used);
         (
             observe::figures(&self.consumer, &self.shared.counters),
             self.shared.flow.figures(),

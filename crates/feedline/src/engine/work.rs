@@ -100,6 +100,8 @@ enum Trouble {
     /// So many bytes of scratch are needed, more than are granted.
     Memory(u64),
     Cancelled,
+    /// The cache was demanded and is full.
+    CacheFull(String),
 }
 
 impl Worker {
@@ -209,19 +211,27 @@ impl Worker {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Fault(stage, fault)) => (stage, fault),
                 Err(Trouble::Cancelled) => return Err(None),
+                Err(Trouble::CacheFull(text)) => return Err(Some(Error::Cache(text))),
                 Err(Trouble::Memory(need)) => match self.wait_for_memory(slice, row, need) {
                     Grant::Granted | Grant::Wait => continue,
                     Grant::Cancelled => return Err(None),
                     Grant::Held(bytes) => {
                         return Err(Some(Error::Memory(held_message(bytes, plan.memory))));
                     }
+                    // Not the sample's fault: with more memory it would be good, and what a batch
+                    // holds must not depend on that.
                     Grant::Never(most) => {
                         let text = format!(
                             "needs {} to decode and transform, memory leaves {}: raise memory, or lower decode.max_pixels to refuse such images",
                             show_bytes(need),
                             show_bytes(most)
                         );
-                        (Stage::Decode, Fault::TooLarge(text))
+                        let error = plan.error(pick, Stage::Decode, Fault::TooLarge(text));
+                        if plan.purpose == Purpose::Check {
+                            outcome.failures.push(Failure { row: row as u64, pick, error });
+                            return Ok(());
+                        }
+                        return Err(Some(Error::Memory(error.to_string())));
                     }
                 },
             };
@@ -233,7 +243,7 @@ impl Worker {
             if plan.purpose == Purpose::Check {
                 return Ok(());
             }
-            pick = order.substitute(place.draws, attempt);
+            pick = order.substitute(place, attempt);
             attempt += 1;
         }
     }
@@ -391,7 +401,7 @@ impl Worker {
                 }
             }
             if !kept && spec.required {
-                return Err(in_read(no_room(cache)));
+                return Err(Trouble::CacheFull(no_room(cache)));
             }
         }
         let part = plan.chain.part(shape, sample.draws.0, sample.draws.1);
@@ -503,10 +513,10 @@ fn keep_pixels(cache: &Cache, pick: Pick, image: &Image<'_>) -> bool {
     }
 }
 
-fn no_room(cache: &Cache) -> Fault {
-    Fault::TooLarge(format!(
-        "does not fit into the cache any more ({} of {} are used): raise cache.limit, or set cache.required = false to keep what fits",
+fn no_room(cache: &Cache) -> String {
+    format!(
+        "the data set does not fit ({} of {} are used): raise cache.limit, or set cache.required = false to keep what fits",
         show_bytes(cache.used()),
         show_bytes(cache.limit())
-    ))
+    )
 }

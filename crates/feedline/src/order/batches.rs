@@ -37,7 +37,15 @@ impl Batches {
         last: LastBatch,
     ) -> Result<Self, SpecError> {
         let batches = Batches { samples, batch_size, rank, world, last };
-        let global = batches.global();
+        // Far beyond any use, and far from where the arithmetic below would wrap.
+        let global = batch_size.checked_mul(world).filter(|global| *global <= 1 << 40);
+        let Some(global) = global.filter(|_| samples <= 1 << 60) else {
+            return Err(SpecError::new(
+                "batch_size",
+                "makes a global batch (batch_size x world_size) of more than 2^40 rows, or an epoch of more than 2^60",
+            )
+            .value(format!("{batch_size} x {world}")));
+        };
         if samples == 0 {
             return Ok(batches);
         }

@@ -16,6 +16,13 @@ const BLOCK: u64 = 256;
 /// Shares are fractions of 2^32.
 const ONE: f64 = 4_294_967_296.0;
 
+/// A source whose share is too small to ever have a turn.
+pub(super) fn without_a_place(shares: &[f64]) -> Option<usize> {
+    let largest = shares.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let total: f64 = shares.iter().map(|share| share / largest).sum();
+    shares.iter().position(|share| share / largest / total * ONE < 1.0)
+}
+
 pub(super) struct Mix {
     /// Each source's share of what the sources before it leave over.
     shares: Vec<u128>,

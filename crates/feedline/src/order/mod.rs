@@ -11,7 +11,7 @@ mod weighted;
 
 pub use batches::{Batches, Row};
 pub use permutation::Permutation;
-pub use state::{Identity, State};
+pub use state::{Identity, MOST_EPOCHS, State};
 
 use crate::error::SpecError;
 use crate::random::{Draws, key};
@@ -78,6 +78,10 @@ impl Order {
             ends.push(total);
         }
         let (chosen, population) = choose(spec.subset.as_ref(), total)?;
+        if population == 0 {
+            return Err(SpecError::new("subset", "leaves no samples")
+                .allowed(format!("some of the {total} samples")));
+        }
         let mut order = Order {
             kind: Kind::Sequential,
             chosen,
@@ -87,6 +91,14 @@ impl Order {
             ends,
         };
         let shares: Vec<f64> = spec.sources.iter().filter_map(|source| source.weight).collect();
+        if let Some(at) = mix::without_a_place(&shares) {
+            return Err(SpecError::new(
+                format!("source[{at}].weight"),
+                "is less than 1/2^32 of all",
+            )
+            .value(shares[at])
+            .allowed("weights that are not so far apart"));
+        }
         order.kind = if !shares.is_empty() {
             Kind::Mixed(Mix::new(&shares, sizes, spec.shuffle))
         } else if let Some(weights) = &spec.weights {
@@ -225,13 +237,23 @@ impl EpochOrder<'_> {
         order.locate(order.chosen(number))
     }
 
-    /// The sample that stands in for the one at `position` when that cannot be had, and for its
-    /// stand-ins when they cannot either. It depends on nothing else, so all runs agree on it.
+    /// The sample that stands in for the one of `row` when that cannot be had, and for its
+    /// stand-ins when they cannot either. It depends on nothing else, so all runs agree on it;
+    /// weights hold for it, and in a mix it comes from the same source.
     #[must_use]
-    pub fn substitute(&self, position: u64, attempt: u32) -> Pick {
-        let number =
-            Draws::with_key(self.substitute, position, attempt).below(self.order.population);
-        self.order.locate(self.order.chosen(number))
+    pub fn substitute(&self, row: Row, attempt: u32) -> Pick {
+        let order = self.order;
+        let mut draws = Draws::with_key(self.substitute, row.draws, attempt);
+        let number = match &order.kind {
+            Kind::Weighted(alias) => alias.pick(&mut draws),
+            Kind::Mixed(_) => {
+                let Pick { source, .. } = self.pick(row.position);
+                let before = if source == 0 { 0 } else { order.ends[source - 1] };
+                before + draws.below(order.ends[source] - before)
+            }
+            _ => draws.below(order.population),
+        };
+        order.locate(order.chosen(number))
     }
 }
 
@@ -260,7 +282,6 @@ mod tests {
         assert_eq!(indices(&with("2:5"), &[9], 0), [2, 3, 4]);
         assert_eq!(indices(&with("::4"), &[9], 0), [0, 4, 8]);
         assert_eq!(indices(&with("-2:"), &[9], 0), [7, 8]);
-        assert_eq!(indices(&with("5:2"), &[9], 0), [0u64; 0]);
         assert_eq!(indices(&with("-100:100:7"), &[9], 0), [0, 7]);
         let listed = Spec { subset: Some(Subset::Indices(vec![3, 3, 1])), shuffle: true, ..spec() };
         let mut seen = indices(&listed, &[9], 5);
@@ -268,6 +289,37 @@ mod tests {
         assert_eq!(seen, [1, 3, 3]);
         let beyond = Spec { subset: Some(Subset::Indices(vec![9])), ..spec() };
         assert!(order(&beyond, &[9]).is_err());
+    }
+
+    #[test]
+    fn nothing_to_choose_from_is_refused() {
+        for subset in [Subset::Slice(Some(5), Some(2), 1), Subset::Indices(Vec::new())] {
+            for spec in [
+                Spec { replacement: true, num_samples: Some(10), ..spec() },
+                Spec { weights: Some(Weights::Balanced), num_samples: Some(10), ..spec() },
+                spec(),
+            ] {
+                let spec = Spec { subset: Some(subset.clone()), ..spec };
+                assert!(order(&spec, &[9]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn stand_ins_follow_the_weights_and_the_source() {
+        let row = |position| Row { position, draws: position, padding: false };
+        let weighted = Spec { weights: Some(Weights::Each(vec![0.0, 1.0, 0.0])), ..spec() };
+        let weighted = order(&weighted, &[3]).unwrap();
+        let epoch = weighted.epoch(0);
+        assert!((0..50).all(|attempt| epoch.substitute(row(0), attempt).index == 1));
+        let sources = vec![SourceSpec::from("a").weight(1.0), SourceSpec::from("b").weight(1.0)];
+        let mixed = order(&Spec { sources, ..Spec::default() }, &[10, 10]).unwrap();
+        let epoch = mixed.epoch(0);
+        for position in 0..20 {
+            let stand_in = epoch.substitute(row(position), 3);
+            assert_eq!(stand_in.source, epoch.pick(position).source);
+            assert!(stand_in.index < 10);
+        }
     }
 
     #[test]

@@ -7,12 +7,15 @@ use super::Pick;
 /// The version of the state's form and of everything that decides what a batch contains.
 pub const VERSION: u64 = 1;
 
+/// Epochs beyond this are a mistake, and would wrap around soon.
+pub const MOST_EPOCHS: u64 = 1 << 62;
+
 /// What must be the same for a state to make sense. Each part is compared by itself, so that a
 /// refusal can name the part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
-    /// Names, sizes and labels of the samples, hashed.
+    /// Names and labels of the samples, or the arrays themselves, hashed.
     pub data: String,
     /// How the order is made, hashed.
     pub order: String,
@@ -88,7 +91,7 @@ impl State {
         }
         for (what, theirs, ours) in [
             (
-                "the data set is not the same (its samples' names, sizes or labels differ)",
+                "the data set is not the same (its samples' names or labels differ)",
                 &theirs.data,
                 &ours.data,
             ),
@@ -114,8 +117,13 @@ impl State {
                 self.batch
             ));
         }
-        if self.delivered_ahead.iter().any(|ahead| *ahead <= self.batch || *ahead >= batches) {
-            return Err("delivered_ahead names batches that are not ahead".to_owned());
+        let rising = self.delivered_ahead.windows(2).all(|pair| pair[0] < pair[1]);
+        let ahead = |number: &u64| *number > self.batch && *number < batches;
+        if !rising || !self.delivered_ahead.iter().all(ahead) {
+            return Err("delivered_ahead must name later batches, each once, in order".to_owned());
+        }
+        if self.epoch > MOST_EPOCHS {
+            return Err(format!("the state points to epoch {}, beyond any real run", self.epoch));
         }
         Ok(())
     }

@@ -116,19 +116,24 @@ impl Arrays {
     }
 }
 
-/// Hashes types, shapes and up to 256 rows spread over each array: all of it would take a second
-/// for every 10 GB, and arrays that differ at all differ in some of these almost surely.
+/// Hashes types, shapes and elements. xxh3 runs at the speed of memory: all of 1 GB takes a tenth
+/// of a second. Of a larger array, 16,384 rows spread over it are looked at.
 fn fingerprint(columns: &[Column], row_bytes: &[usize]) -> u64 {
     let mut hash = 0;
     for (column, row) in columns.iter().zip(row_bytes) {
         let text = format!("{} {} {:?}", column.name, column.dtype, column.shape);
         hash = xxhash_rust::xxh3::xxh3_64_with_seed(text.as_bytes(), hash);
+        let bytes = column.data.bytes();
+        if bytes.len() <= 1 << 30 {
+            hash = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, hash);
+            continue;
+        }
         let len = column.shape[0];
-        let looked = len.min(256);
+        let looked = len.min(16_384);
         for i in 0..looked {
-            let at = i * (len - 1) / (looked - 1).max(1);
-            let bytes = &column.data.bytes()[at * row..(at + 1) * row];
-            hash = xxhash_rust::xxh3::xxh3_64_with_seed(&bytes[..bytes.len().min(65_536)], hash);
+            let at = i * (len - 1) / (looked - 1).max(1) * row;
+            let end = (at + row).min(at + 65_536);
+            hash = xxhash_rust::xxh3::xxh3_64_with_seed(&bytes[at..end], hash);
         }
     }
     hash

@@ -3,10 +3,12 @@
 //! A label column whose values are all whole numbers is int64; all numbers, float32; anything
 //! else is a class name, numbered in sorted order.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use super::Source;
 use super::names::Names;
@@ -26,8 +28,8 @@ pub struct Columns {
 const PATH_NAMES: [&str; 7] =
     ["path", "file", "filename", "file_name", "filepath", "image", "image_path"];
 const LABEL_NAMES: [&str; 5] = ["label", "class", "target", "class_id", "y"];
-/// A line of a manifest is a path and some labels; a longer one is another kind of file.
-const LONGEST_LINE: u64 = 1 << 20;
+/// A row of a manifest is a path and some labels; a longer one is another kind of file.
+const LONGEST_ROW: u64 = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -91,7 +93,7 @@ impl Manifest {
             classes: Vec::new(),
         };
         for (name, column) in rows.labels {
-            let (labels, classes) = column.finish();
+            let (labels, classes) = read_labels(&column);
             let dtype = match labels {
                 Labels::Whole(_) => DType::I64,
                 Labels::Number(_) => DType::F32,
@@ -108,77 +110,27 @@ impl Manifest {
     }
 }
 
-/// One label column while it is read: the narrowest kind that fits all values so far. Class
-/// names are numbered as they come, so memory is 8 bytes a sample whatever the kind.
-enum Column {
-    Whole(Vec<i64>),
-    Number(Vec<f64>),
-    Names { numbers: Vec<i64>, seen: BTreeMap<String, i64> },
-}
-
-impl Column {
-    fn push(&mut self, text: &str) {
-        if let Column::Whole(values) = self {
-            match text.trim().parse() {
-                Ok(value) => return values.push(value),
-                Err(_) if text.trim().parse::<f64>().is_ok() => {
-                    *self = Column::Number(values.iter().map(|v| *v as f64).collect());
-                }
-                Err(_) => {
-                    let values = std::mem::take(values);
-                    *self = Column::renamed(values.iter().map(ToString::to_string));
-                }
-            }
-        }
-        if let Column::Number(values) = self {
-            match text.trim().parse() {
-                Ok(value) => return values.push(value),
-                Err(_) => {
-                    let values = std::mem::take(values);
-                    *self = Column::renamed(values.iter().map(ToString::to_string));
-                }
-            }
-        }
-        if let Column::Names { numbers, seen } = self {
-            let next = seen.len() as i64;
-            let number = match seen.get(text) {
-                Some(number) => *number,
-                None => *seen.entry(text.to_owned()).or_insert(next),
-            };
-            numbers.push(number);
-        }
+/// One label column as it is written. What it is shows only when all of it is known: "001" is a
+/// number until a name comes, and then a name.
+fn read_labels(texts: &[String]) -> (Labels, Vec<String>) {
+    if let Ok(values) = texts.iter().map(|text| text.trim().parse()).collect() {
+        return (Labels::Whole(values), Vec::new());
     }
-
-    fn renamed(values: impl Iterator<Item = String>) -> Column {
-        let mut column = Column::Names { numbers: Vec::new(), seen: BTreeMap::new() };
-        values.for_each(|value| column.push(&value));
-        column
+    let number = |text: &String| text.trim().parse().ok().filter(|x: &f64| x.is_finite());
+    if let Some(values) = texts.iter().map(number).collect::<Option<Vec<f64>>>() {
+        return (Labels::Number(values.iter().map(|x| *x as f32).collect()), Vec::new());
     }
-
-    fn finish(self) -> (Labels, Vec<String>) {
-        match self {
-            Column::Whole(values) => (Labels::Whole(values), Vec::new()),
-            Column::Number(values) => {
-                (Labels::Number(values.iter().map(|v| *v as f32).collect()), Vec::new())
-            }
-            Column::Names { mut numbers, seen } => {
-                // From the order of appearance to the order of names.
-                let mut rank = vec![0i64; seen.len()];
-                seen.values()
-                    .enumerate()
-                    .for_each(|(at, number)| rank[*number as usize] = at as i64);
-                numbers.iter_mut().for_each(|number| *number = rank[*number as usize]);
-                (Labels::Whole(numbers), seen.into_keys().collect())
-            }
-        }
-    }
+    let mut classes: BTreeMap<&str, i64> = texts.iter().map(|text| (text.as_str(), 0)).collect();
+    classes.values_mut().enumerate().for_each(|(at, number)| *number = at as i64);
+    let numbers = texts.iter().map(|text| classes[text.as_str()]).collect();
+    (Labels::Whole(numbers), classes.into_keys().map(str::to_owned).collect())
 }
 
 struct Rows<'a> {
     file: &'a Path,
     columns: &'a Columns,
     names: Names,
-    labels: Vec<(String, Column)>,
+    labels: Vec<(String, Vec<String>)>,
     line: u64,
 }
 
@@ -215,8 +167,12 @@ impl Rows<'_> {
             }
             None => LABEL_NAMES.iter().find_map(|name| exact(name)).into_iter().collect::<Vec<_>>(),
         };
-        self.labels =
-            labels.iter().map(|n| (n.trim().to_owned(), Column::Whole(Vec::new()))).collect();
+        let mut names: Vec<&str> = labels.iter().map(|name| name.trim()).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) || names.contains(&"image") {
+            return Err(self.problem("label_columns names a column twice, or one called \"image\", which is the image's own name"));
+        }
+        self.labels = labels.iter().map(|n| (n.trim().to_owned(), Vec::new())).collect();
         Ok((path, labels))
     }
 
@@ -230,8 +186,9 @@ impl Rows<'_> {
 
     fn read_separated(&mut self, reader: impl BufRead, delimiter: u8) -> Result<()> {
         // Lengths are bounded by the lines' limit below; quotes follow the usual rules.
-        let mut table =
-            csv::ReaderBuilder::new().delimiter(delimiter).from_reader(Bounded::new(reader));
+        let since = Rc::new(Cell::new(0));
+        let bounded = Bounded { inner: reader, since: since.clone() };
+        let mut table = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(bounded);
         let header = table.byte_headers().map_err(|e| self.problem(e))?.clone();
         let known: Vec<String> =
             header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
@@ -250,6 +207,7 @@ impl Rows<'_> {
                 self.line = 0;
                 return Ok(());
             }
+            since.set(0);
             self.push_path(record.get(path).unwrap_or_default())?;
             for (column, at) in labels.iter().enumerate() {
                 let text = std::str::from_utf8(record.get(*at).unwrap_or_default());
@@ -257,17 +215,19 @@ impl Rows<'_> {
                 if text.is_empty() {
                     return Err(self.problem(format!("has no value for {}", known[*at])));
                 }
-                self.labels[column].1.push(text);
+                self.labels[column].1.push(text.to_owned());
             }
         }
     }
 
     fn read_json(&mut self, reader: impl BufRead) -> Result<()> {
-        let mut reader = Bounded::new(reader);
+        let since = Rc::new(Cell::new(0));
+        let mut reader = Bounded { inner: reader, since: since.clone() };
         let mut chosen: Option<(String, Vec<String>)> = None;
         let mut line = String::new();
         loop {
             line.clear();
+            since.set(0);
             self.line += 1;
             if reader.read_line(&mut line).map_err(|e| self.problem(e))? == 0 {
                 self.line = 0;
@@ -291,9 +251,11 @@ impl Rows<'_> {
             self.push_path(text.as_bytes())?;
             for (column, name) in labels.iter().enumerate() {
                 match row.get(name) {
-                    Some(serde_json::Value::String(text)) => self.labels[column].1.push(text),
+                    Some(serde_json::Value::String(text)) => {
+                        self.labels[column].1.push(text.to_owned())
+                    }
                     Some(value @ (serde_json::Value::Number(_) | serde_json::Value::Bool(_))) => {
-                        self.labels[column].1.push(&value.to_string());
+                        self.labels[column].1.push(value.to_string());
                     }
                     _ => return Err(self.problem(format!("has no text or number for {name}"))),
                 }
@@ -302,32 +264,24 @@ impl Rows<'_> {
     }
 }
 
-/// Refuses a file whose lines never end before they fill the memory.
+/// Refuses a file whose rows never end (a stray quote, another kind of file) before they fill the
+/// memory.
 struct Bounded<R> {
     inner: R,
-    since_line: u64,
-}
-
-impl<R: BufRead> Bounded<R> {
-    fn new(inner: R) -> Self {
-        Bounded { inner, since_line: 0 }
-    }
+    /// Bytes taken since the last row; a buffer may hold many rows.
+    since: Rc<Cell<u64>>,
 }
 
 impl<R: BufRead> BufRead for Bounded<R> {
     fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
-        if self.since_line > LONGEST_LINE {
+        if self.since.get() > LONGEST_ROW {
             return Err(std::io::Error::other("is longer than 1 MiB: this is no manifest"));
         }
-        let buffer = self.inner.fill_buf()?;
-        match buffer.iter().rposition(|byte| *byte == b'\n') {
-            Some(at) => self.since_line = (buffer.len() - at) as u64,
-            None => self.since_line += buffer.len() as u64,
-        }
-        Ok(buffer)
+        self.inner.fill_buf()
     }
 
     fn consume(&mut self, amount: usize) {
+        self.since.set(self.since.get() + amount as u64);
         self.inner.consume(amount);
     }
 }
@@ -370,7 +324,10 @@ impl Source for Manifest {
     }
 
     fn fingerprint(&self) -> u64 {
-        self.labels.iter().fold(self.names.fingerprint(1), |hash, labels| {
+        let names: Vec<&str> = self.fields.iter().map(|field| field.name.as_str()).collect();
+        let text = format!("{names:?} {:?}", self.classes);
+        let start = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+        self.labels.iter().fold(self.names.fingerprint(start), |hash, labels| {
             let bytes: &[u8] = match labels {
                 Labels::Whole(values) => bytemuck::cast_slice(values),
                 Labels::Number(values) => bytemuck::cast_slice(values),

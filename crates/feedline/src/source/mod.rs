@@ -40,7 +40,8 @@ pub trait Source: Send + Sync {
         &[]
     }
 
-    /// A hash of names, sizes and labels: equal for the same data set, on any machine.
+    /// A hash of names and labels, or of the data where they lie in memory: equal for the same
+    /// data set on any machine. Files' contents are not looked at.
     fn fingerprint(&self) -> u64;
 
     /// What it is called in messages.

@@ -62,7 +62,7 @@ pub(super) fn subfolders(path: &Path) -> Result<Vec<PathBuf>> {
 /// as bytes. That is the order of `sorted(os.walk(top, followlinks=True))`, so of ImageFolder.
 pub(super) fn images(top: &Path, extensions: &[&str], found: &mut dyn FnMut(&Path)) -> Result<()> {
     let mut folders = Vec::new();
-    collect(top, &mut Vec::new(), &mut folders)?;
+    collect(top, &mut Vec::new(), &mut 0, &mut folders)?;
     // "a/b" and "a-b" compare as text here, not part by part.
     folders.sort_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
     for folder in folders {
@@ -82,20 +82,40 @@ pub(super) fn images(top: &Path, extensions: &[&str], found: &mut dyn FnMut(&Pat
     Ok(())
 }
 
+/// Links can lead to the same folder again and again, so that a few of them make millions of
+/// folders.
+const MOST_LINKED: u64 = 100_000;
+
 /// `folder` and all folders below it. A folder that is its own ancestor is a loop of links.
-fn collect(folder: &Path, ancestors: &mut Vec<(u64, u64)>, found: &mut Vec<PathBuf>) -> Result<()> {
+/// `linked` counts the folders that only a link leads to.
+fn collect(
+    folder: &Path,
+    ancestors: &mut Vec<(u64, u64)>,
+    linked: &mut u64,
+    found: &mut Vec<PathBuf>,
+) -> Result<()> {
     let metadata = fs::metadata(folder).map_err(|e| failed(folder, e))?;
     let identity = (metadata.dev(), metadata.ino());
+    let problem = |problem: &str| Error::Source {
+        what: folder.display().to_string(),
+        problem: problem.to_owned(),
+    };
     if ancestors.contains(&identity) {
-        return Err(Error::Source {
-            what: folder.display().to_string(),
-            problem: "is a link to a folder that contains it: remove the link".to_owned(),
-        });
+        return Err(problem("is a link to a folder that contains it: remove the link"));
+    }
+    let inside_link = *linked > 0 && ancestors.len() > 1;
+    if inside_link || fs::symlink_metadata(folder).is_ok_and(|m| m.is_symlink()) {
+        *linked += 1;
+        if *linked > MOST_LINKED {
+            return Err(problem(
+                "is reached through links, as are 100,000 others: remove the links",
+            ));
+        }
     }
     ancestors.push(identity);
     found.push(folder.to_owned());
     for inner in subfolders(folder)? {
-        collect(&inner, ancestors, found)?;
+        collect(&inner, ancestors, linked, found)?;
     }
     ancestors.pop();
     Ok(())

@@ -290,6 +290,7 @@ impl Spec {
                 .value(self.batch_size)
                 .allowed("a whole number from 1 to 4294967295"));
         }
+        self.check_values()?;
         let mixed = self.sources.iter().filter(|source| source.weight.is_some()).count();
         if mixed != 0 && mixed != self.sources.len() {
             return Err(SpecError::new("source", "some sources have a weight and some have none")
@@ -338,6 +339,45 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// What reading refuses, refused also when a program sets it.
+    fn check_values(&self) -> Result<(), SpecError> {
+        let wrong =
+            |key: &str, allowed: &str| SpecError::new(key, "is not allowed").allowed(allowed);
+        let usable = |x: &f64| x.is_finite() && *x >= 0.0;
+        if let Some(Weights::Each(weights)) = &self.weights
+            && !(weights.iter().all(usable) && weights.iter().any(|x| *x > 0.0))
+        {
+            return Err(wrong("weights", WEIGHTS));
+        }
+        for (at, source) in self.sources.iter().enumerate() {
+            if source.weight.is_some_and(|weight| !(weight.is_finite() && weight > 0.0)) {
+                return Err(wrong(&format!("source[{at}].weight"), "a number above 0"));
+            }
+        }
+        if matches!(self.subset, Some(Subset::Slice(_, _, step)) if step < 1) {
+            return Err(wrong("subset", "a slice with a step of at least 1"));
+        }
+        if matches!(self.num_workers, Workers::Count(count) if count > MOST_WORKERS) {
+            return Err(wrong("num_workers", "\"auto\" or a whole number from 0 to 1024"));
+        }
+        if self.prefetch_factor == Some(0) {
+            return Err(wrong("prefetch_factor", "a whole number, at least 1"));
+        }
+        // 2^48 samples are years of training, and leave the arithmetic room.
+        if self.num_samples.is_some_and(|samples| samples == 0 || samples > 1 << 48) {
+            return Err(wrong("num_samples", "a whole number from 1 to 2^48"));
+        }
+        Ok(())
+    }
+}
+
+/// More threads than that is a slip: no machine gains from it.
+const MOST_WORKERS: u64 = 1024;
+
+const WEIGHTS: &str =
+    "\"balanced\", or a list with a finite number of at least 0 for each sample, not all 0";
+
 fn read_decode(table: &mut Table) -> Result<DecodeSpec, SpecError> {
     let Some(value) = table.take("decode") else { return Ok(DecodeSpec::default()) };
     let mut decode = Table::new(table.key("decode"), value)?;
@@ -352,8 +392,6 @@ fn read_decode(table: &mut Table) -> Result<DecodeSpec, SpecError> {
 }
 
 fn read_weights(table: &mut Table) -> Result<Option<Weights>, SpecError> {
-    let allowed =
-        "\"balanced\", or a list with a finite number of at least 0 for each sample, not all 0";
     let Some(value) = table.take("weights") else { return Ok(None) };
     let read = match &value {
         Value::String(text) if text == "balanced" => Some(Weights::Balanced),
@@ -366,7 +404,7 @@ fn read_weights(table: &mut Table) -> Result<Option<Weights>, SpecError> {
         _ => None,
     };
     read.map(Some)
-        .ok_or_else(|| table.error("weights", "is not allowed").value(&value).allowed(allowed))
+        .ok_or_else(|| table.error("weights", "is not allowed").value(&value).allowed(WEIGHTS))
 }
 
 fn read_subset(table: &mut Table) -> Result<Option<Subset>, SpecError> {
@@ -387,8 +425,7 @@ fn read_workers(table: &mut Table) -> Result<Workers, SpecError> {
     let Some(value) = table.take("num_workers") else { return Ok(Workers::Auto) };
     match &value {
         Value::String(text) if text == "auto" => Some(Workers::Auto),
-        // More threads than that is a slip: no machine gains from it.
-        other => other.as_u64().filter(|n| *n <= 1024).map(Workers::Count),
+        other => other.as_u64().filter(|n| *n <= MOST_WORKERS).map(Workers::Count),
     }
     .ok_or_else(|| {
         table

@@ -175,7 +175,7 @@ impl Table {
 
     /// Ends the reading: a key that nobody took is unknown.
     pub fn finish(self) -> Result<(), SpecError> {
-        match self.entries.iter().find(|(_, value)| !value.is_null()) {
+        match self.entries.iter().next() {
             None => Ok(()),
             Some((name, value)) => {
                 let mut error = SpecError::new(self.key(name), "unknown key").value(value);

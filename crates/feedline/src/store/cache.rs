@@ -3,8 +3,8 @@
 //! What came first stays. In a shuffled order every part of the set is as good as any other to
 //! keep, so evicting would only cost.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of one sample, with the image's size when they are pixels.
 pub struct Cached {
@@ -18,16 +18,22 @@ pub struct Cached {
 pub struct Cache {
     places: Vec<OnceLock<Cached>>,
     limit: u64,
-    used: AtomicU64,
+    /// Shared with the caches of the other sources.
+    used: Arc<AtomicU64>,
 }
 
 impl Cache {
-    /// Room for `samples` samples that take at most `limit` bytes together.
+    /// A cache for each source of so many samples; all together take at most `limit` bytes.
     #[must_use]
-    pub fn new(samples: u64, limit: u64) -> Self {
-        let mut places = Vec::new();
-        places.resize_with(samples as usize, OnceLock::new);
-        Cache { places, limit, used: AtomicU64::new(0) }
+    pub fn sharing(samples: impl Iterator<Item = u64>, limit: u64) -> Vec<Cache> {
+        let used = Arc::new(AtomicU64::new(0));
+        samples
+            .map(|samples| {
+                let mut places = Vec::new();
+                places.resize_with(samples as usize, OnceLock::new);
+                Cache { places, limit, used: used.clone() }
+            })
+            .collect()
     }
 
     /// The sample, if it is kept.
@@ -57,7 +63,7 @@ impl Cache {
         true
     }
 
-    /// Bytes kept.
+    /// Bytes kept, in all caches that share the limit.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Acquire)
@@ -76,12 +82,14 @@ mod tests {
 
     #[test]
     fn the_limit_holds_and_the_first_stays() {
-        let cache = Cache::new(3, 10);
+        let caches = Cache::sharing([3, 1].into_iter(), 10);
+        let cache = &caches[0];
         assert!(cache.put(0, b"123456", [0; 3]));
         assert!(!cache.put(1, b"12345", [0; 3]));
         assert!(cache.put(1, b"1234", [0; 3]));
         assert!(cache.put(0, b"other", [0; 3]));
         assert_eq!((&*cache.get(0).unwrap().bytes, cache.used()), (&b"123456"[..], 10));
         assert!(cache.get(2).is_none() && cache.get(99).is_none() && !cache.put(99, b"", [0; 3]));
+        assert!(!caches[1].put(0, b"1", [0; 3]), "the limit is shared");
     }
 }
