@@ -120,7 +120,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": model[0].split(":")[1].strip() if model else platform.processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": platform.system(),
         "python": platform.python_version(),
     }
 
