@@ -432,3 +432,14 @@ fn epochs_follow_set_epoch_and_breaking_off() {
     loader.set_epoch(1_000_000);
     assert_eq!(first(&mut loader).0, 1_000_000);
 }
+
+#[test]
+fn images_of_other_sizes_are_told_what_to_do() {
+    let folder = Folder::new("sizes");
+    folder.write("a/0.jpg", &jpeg(1, 20, 30));
+    folder.write("a/1.jpg", &jpeg(2, 21, 30));
+    let mut loader = Loader::builder(folder.path()).batch_size(2).num_workers(1).build().unwrap();
+    let error = loader.epoch().find_map(Result::err).unwrap().to_string();
+    assert!(error.contains("1.jpg") && error.contains("[3, 30, 21]"), "{error}");
+    assert!(error.contains("add a Resize or a crop"), "{error}");
+}

@@ -76,9 +76,24 @@ struct Sample<'a, 'w> {
 impl Sample<'_, '_> {
     fn transform(&mut self, mut image: Image<'_>) -> Result<(), Trouble> {
         let chain = &self.plan.chain;
-        chain.run(&mut image, self.draws.0, self.draws.1, self.out).map_err(in_transform)?;
+        let (view, pixel_type) = (image.view(), image.pixel_type());
+        chain.run(&mut image, self.draws.0, self.draws.1, self.out).map_err(|fault| {
+            in_transform(self.unlike_the_others(view, pixel_type).unwrap_or(fault))
+        })?;
         self.watch.lap(Part::Transform);
         Ok(())
+    }
+
+    /// What to say of an image whose result has another size than the batch's rows.
+    fn unlike_the_others(&self, view: View, pixel_type: PixelType) -> Option<Fault> {
+        let shape = ImageShape { height: view.height, width: view.width, channels: view.channels };
+        let own = self.plan.chain.output(shape, pixel_type).ok()?.shape;
+        let batch = &self.plan.image.as_ref()?.output.shape;
+        (own != *batch).then(|| {
+            Fault::Shape(format!(
+                "comes out as {own:?}, while the first image of the data set set the shape {batch:?} for all: add a Resize or a crop to the transforms"
+            ))
+        })
     }
 }
 
