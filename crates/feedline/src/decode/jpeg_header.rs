@@ -173,6 +173,8 @@ impl JpegHeader {
 
     /// False when the data that follow the first scan's header have no end marker.
     pub(super) fn is_ended(&self, bytes: &[u8]) -> bool {
-        bytes.get(self.scan..).is_some_and(|rest| rest.windows(2).any(|pair| pair == [0xff, 0xd9]))
+        bytes
+            .get(self.scan..)
+            .is_some_and(|rest| rest.windows(2).rev().any(|pair| pair == [0xff, 0xd9]))
     }
 }
