@@ -61,8 +61,9 @@ pub(super) fn subfolders(path: &Path) -> Result<Vec<PathBuf>> {
 /// All images at any depth below `top`: folders sorted by their path, then files by name, both
 /// as bytes. That is the order of `sorted(os.walk(top, followlinks=True))`, so of ImageFolder.
 pub(super) fn images(top: &Path, extensions: &[&str], found: &mut dyn FnMut(&Path)) -> Result<()> {
-    let mut folders = Vec::new();
-    collect(top, &mut Vec::new(), &mut 0, &mut folders)?;
+    let mut walk = Walk::default();
+    walk.add(top, false)?;
+    let mut folders = walk.found;
     // "a/b" and "a-b" compare as text here, not part by part.
     folders.sort_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
     for folder in folders {
@@ -86,37 +87,42 @@ pub(super) fn images(top: &Path, extensions: &[&str], found: &mut dyn FnMut(&Pat
 /// folders.
 const MOST_LINKED: u64 = 100_000;
 
-/// `folder` and all folders below it. A folder that is its own ancestor is a loop of links.
-/// `linked` counts the folders that only a link leads to.
-fn collect(
-    folder: &Path,
-    ancestors: &mut Vec<(u64, u64)>,
-    linked: &mut u64,
-    found: &mut Vec<PathBuf>,
-) -> Result<()> {
-    let metadata = fs::metadata(folder).map_err(|e| failed(folder, e))?;
-    let identity = (metadata.dev(), metadata.ino());
-    let problem = |problem: &str| Error::Source {
-        what: folder.display().to_string(),
-        problem: problem.to_owned(),
-    };
-    if ancestors.contains(&identity) {
-        return Err(problem("is a link to a folder that contains it: remove the link"));
-    }
-    let inside_link = *linked > 0 && ancestors.len() > 1;
-    if inside_link || fs::symlink_metadata(folder).is_ok_and(|m| m.is_symlink()) {
-        *linked += 1;
-        if *linked > MOST_LINKED {
+/// Folders found on a walk.
+#[derive(Default)]
+struct Walk {
+    found: Vec<PathBuf>,
+    /// The folders that lead to the present one.
+    ancestors: Vec<(u64, u64)>,
+    /// How many were found through links.
+    linked: u64,
+}
+
+impl Walk {
+    /// Adds `folder` and all folders below it. One that is its own ancestor is a loop of links.
+    fn add(&mut self, folder: &Path, through_link: bool) -> Result<()> {
+        let metadata = fs::metadata(folder).map_err(|e| failed(folder, e))?;
+        let identity = (metadata.dev(), metadata.ino());
+        let problem = |problem: &str| Error::Source {
+            what: folder.display().to_string(),
+            problem: problem.to_owned(),
+        };
+        if self.ancestors.contains(&identity) {
+            return Err(problem("is a link to a folder that contains it: remove the link"));
+        }
+        let is_link = || fs::symlink_metadata(folder).is_ok_and(|m| m.is_symlink());
+        let through_link = through_link || is_link();
+        self.linked += u64::from(through_link);
+        if self.linked > MOST_LINKED {
             return Err(problem(
                 "is reached through links, as are 100,000 others: remove the links",
             ));
         }
+        self.ancestors.push(identity);
+        self.found.push(folder.to_owned());
+        for inner in subfolders(folder)? {
+            self.add(&inner, through_link)?;
+        }
+        self.ancestors.pop();
+        Ok(())
     }
-    ancestors.push(identity);
-    found.push(folder.to_owned());
-    for inner in subfolders(folder)? {
-        collect(&inner, ancestors, linked, found)?;
-    }
-    ancestors.pop();
-    Ok(())
 }
