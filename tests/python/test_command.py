@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import feedline
-import pytest
 
 
 def installed_script() -> Path | None:
@@ -28,7 +27,6 @@ def installed_script() -> Path | None:
     return None
 
 
-@pytest.mark.skipif(installed_script() is None, reason="the package is used from its sources")
 def test_the_wheel_ships_the_command() -> None:
     script = installed_script()
     assert script is not None and os.access(script, os.X_OK)

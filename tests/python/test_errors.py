@@ -314,3 +314,10 @@ def test_a_cache_outlives_the_files(small_folder: Make, hold: str) -> None:
         file.unlink()
     loader.set_epoch(1)
     assert [batch.hash() for batch in loader] == first
+
+
+def test_a_pipe_as_quarantine_is_refused_at_once(photos: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="cannot write the quarantine file"):
+        Loader(photos, on_error="skip", quarantine=pipe)

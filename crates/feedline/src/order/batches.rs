@@ -173,6 +173,8 @@ mod tests {
         assert_eq!((part(0, LastBatch::Short).rows(1), part(1, LastBatch::Short).rows(1)), (1, 1));
         assert!(Batches::new(9, 4, 0, 2, LastBatch::Short).is_err());
         assert!(Batches::new(3, 4, 0, 1, LastBatch::Drop).is_err());
+        // As WORLD_SIZE in the environment could be: the product would wrap to 0.
+        assert!(Batches::new(9, 16, 0, 1 << 60, LastBatch::Pad).is_err());
         assert_eq!(Batches::new(3, 4, 0, 1, LastBatch::Short).unwrap().rows(0), 3);
     }
 }
