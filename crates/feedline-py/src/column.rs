@@ -73,76 +73,28 @@ fn from_typestr(text: &str) -> Option<DType> {
     DType::ALL.into_iter().find(|dtype| typestr(*dtype)[1..] == *kind && *dtype != DType::BF16)
 }
 
+/// A name of NumPy's with this machine's byte order.
+macro_rules! native {
+    ($kind:literal) => {
+        if cfg!(target_endian = "little") { concat!("<", $kind) } else { concat!(">", $kind) }
+    };
+}
+
 /// NumPy's name of a type. It has none for bfloat16: two bytes that mean nothing to it.
 pub(crate) fn typestr(dtype: DType) -> &'static str {
-    let little = cfg!(target_endian = "little");
     match dtype {
         DType::Bool => "|b1",
         DType::U8 => "|u1",
         DType::I8 => "|i1",
-        DType::U16 => {
-            if little {
-                "<u2"
-            } else {
-                ">u2"
-            }
-        }
-        DType::I16 => {
-            if little {
-                "<i2"
-            } else {
-                ">i2"
-            }
-        }
-        DType::U32 => {
-            if little {
-                "<u4"
-            } else {
-                ">u4"
-            }
-        }
-        DType::I32 => {
-            if little {
-                "<i4"
-            } else {
-                ">i4"
-            }
-        }
-        DType::U64 => {
-            if little {
-                "<u8"
-            } else {
-                ">u8"
-            }
-        }
-        DType::I64 => {
-            if little {
-                "<i8"
-            } else {
-                ">i8"
-            }
-        }
-        DType::F16 => {
-            if little {
-                "<f2"
-            } else {
-                ">f2"
-            }
-        }
-        DType::F32 => {
-            if little {
-                "<f4"
-            } else {
-                ">f4"
-            }
-        }
-        DType::F64 => {
-            if little {
-                "<f8"
-            } else {
-                ">f8"
-            }
-        }
+        DType::U16 => native!("u2"),
+        DType::I16 => native!("i2"),
+        DType::U32 => native!("u4"),
+        DType::I32 => native!("i4"),
+        DType::U64 => native!("u8"),
+        DType::I64 => native!("i8"),
+        DType::F16 => native!("f2"),
+        DType::F32 => native!("f4"),
+        DType::F64 => native!("f8"),
         _ => "|V2",
     }
 }
