@@ -7,10 +7,11 @@ use std::ptr::NonNull;
 
 use turbojpeg_sys as tj;
 
+use super::baseline::Baseline;
 use super::color::{self, Raw};
 use super::{DecodeOptions, Header, jpeg_header};
 use crate::error::Fault;
-use crate::image::Part;
+use crate::image::{Excerpt, Part};
 
 /// Scans of a progressive file beyond which it is taken for an attack: encoders write about 10.
 const MAX_SCANS: c_int = 100;
@@ -21,9 +22,10 @@ const MARGIN: usize = 2;
 /// What TurboJPEG calls the whole image.
 const UNCROPPED: Part = Part { top: 0, left: 0, height: 0, width: 0 };
 
-/// A TurboJPEG instance, made when first needed and kept from image to image.
+/// A worker's decoders, made when first needed and kept from image to image.
 #[derive(Default)]
 pub(super) struct Handle {
+    baseline: Baseline,
     instance: Option<Instance>,
 }
 
@@ -163,21 +165,31 @@ impl Instance {
 }
 
 impl Handle {
+    /// Writes `wanted`, or the whole image, and says which.
     pub(super) fn decode(
         &mut self,
         bytes: &[u8],
         header: &Header,
         options: &DecodeOptions,
-        part: Option<Part>,
+        wanted: Excerpt,
         out: &mut [u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<Excerpt, Fault> {
         let markers = jpeg_header::read(bytes)?;
         let raw = markers.raw(options.mode);
         // What is held as coefficients is decoded whole anyway, and so is what changes colours
         // afterwards. A file without an end is looked at as a whole, so that it is refused
         // whichever part is asked for.
-        let plain = raw.size() == options.mode.channels();
-        let part = part.filter(|_| plain && !header.progressive && markers.is_ended(bytes));
+        let plain =
+            raw.size() == options.mode.channels() && !header.progressive && markers.is_ended(bytes);
+        if plain && self.baseline.decode(bytes, &wanted, options.mode.channels(), out).is_some() {
+            return Ok(wanted);
+        }
+        if options.allow_truncated {
+            // What a damaged file leaves unwritten must not show an earlier image.
+            out.fill(0);
+        }
+        let whole = Excerpt::whole(wanted.height, wanted.width);
+        let part = (plain && wanted.reduction == 1 && wanted != whole).then_some(wanted.part);
         let mut instance = match self.instance.take() {
             Some(instance) => instance,
             None => Instance::new()?,
@@ -201,7 +213,7 @@ impl Handle {
             }
         }
         color::reduce(out, header.height * header.width, raw, options.mode);
-        Ok(())
+        Ok(whole)
     }
 }
 
