@@ -44,7 +44,7 @@ fn run(chain: &Chain, bytes: &[u8], position: u64, exact: bool, whole: bool) -> 
 #[test]
 fn reduced_crops_are_close_and_exact_ones_equal() {
     let chains = [
-        vec![OpSpec::new("RandomResizedCrop").with("size", 56)],
+        vec![OpSpec::new("RandomResizedCrop").with("size", 128)],
         vec![OpSpec::new("Resize").with("size", 64), OpSpec::new("CenterCrop").with("size", 56)],
         vec![OpSpec::new("CenterCrop").with("size", 300), OpSpec::new("Resize").with("size", 40)],
         vec![
@@ -75,15 +75,13 @@ fn reduced_crops_are_close_and_exact_ones_equal() {
             assert!(none == 1 && exact == full, "{number} {i}: exact is not exact");
             let (reduction, reduced) = run(chain, &bytes, number, false, false);
             seen[reduction] += 1;
-            if reduction == 1 {
-                assert_eq!(reduced, full);
-            }
-            // Stated in the README: 2 levels on average and 40 at a hard edge.
+            // Stated in the README: so many levels on average, and 30 at a hard edge.
+            let bound = [0.0, 0.0, 2.0, 0.0, 3.0, 0.0, 0.0, 0.0, 5.0][reduction];
             let differences = || full.iter().zip(&reduced).map(|(a, b)| a.abs_diff(*b));
             let mean = differences().map(f64::from).sum::<f64>() / full.len() as f64;
             let most = differences().max().unwrap();
-            println!("{reduction} {mean} {most} {kind:?} {i}");
-            assert!(mean < 9.0 && most <= 90, "{number} {i} {kind:?} 1/{reduction}: {mean} {most}");
+            let close = mean <= bound && most <= 30;
+            assert!(close, "{number} {i} {kind:?} 1/{reduction}: {mean} {most}");
         }
     }
     assert!(seen[1] > 20 && seen[2] > 20 && seen[4] > 20 && seen[8] > 5, "{seen:?}");

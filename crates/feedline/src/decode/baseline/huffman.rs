@@ -30,6 +30,9 @@ pub(super) fn natural(index: usize) -> usize {
 
 const SPARE: usize = 64;
 
+/// From anywhere in a block, a place that is not in it.
+const SPARE_OFFSET: u32 = 64;
+
 /// Coefficients of a block in natural order, and one spare place.
 pub(super) type Block = [i16; 65];
 
@@ -49,11 +52,22 @@ fn entry(bits: u32, zeros: u32, value: i32) -> Entry {
     bits | zeros << 8 | (value as u32) << 16
 }
 
+/// What one look finds of a block's coefficients, up to two of them and the end of the block:
+/// - bits 0 to 6: how many bits they take; bit 7: [`OPEN`], nothing is found;
+/// - bits 8 to 15: how far the block must go on behind the first for the second to belong to it;
+/// - bits 16 to 23 and 24 to 31: where the first and the second belong, from the present one;
+/// - bits 32 to 39: how far they lead;
+/// - bits 40 to 47 and 48 to 63: the second's value and the first's.
+///
+/// Where there is one only, it is there twice.
+type Pair = u64;
+
 /// One code as a file defines it, and what it takes to read it.
 pub(super) struct Table {
     /// The file's definition, to know it again: most photos share theirs.
     definition: Vec<u8>,
     look: Box<[Entry; ENTRIES]>,
+    pairs: Box<[Pair; ENTRIES]>,
     /// For skipping: the bits of as many whole symbols as one look holds (0 to 7), the
     /// coefficients that they stand for (8 to 15), and whether the block ends with them (16).
     skip: Box<[u32; ENTRIES]>,
@@ -69,6 +83,7 @@ impl Default for Table {
         Table {
             definition: Vec::new(),
             look: Box::new([0; ENTRIES]),
+            pairs: Box::new([0; ENTRIES]),
             skip: Box::new([0; ENTRIES]),
             limits: [0; 18],
             offsets: [0; 17],
@@ -121,6 +136,7 @@ impl Table {
         if is_ac {
             for at in 0..ENTRIES {
                 self.skip[at] = self.resolve_skip(at as u32);
+                self.pairs[at] = self.resolve_pair(at as u32);
             }
         }
         self.definition.extend_from_slice(definition);
@@ -187,6 +203,35 @@ impl Table {
         let (zeros, size) = Table::meaning(symbol, is_ac)?;
         let raw = if size == 0 { 0 } else { window << length >> (64 - size) };
         Some((entry(0, zeros, extend(raw as u32, size)), length + size))
+    }
+
+    fn resolve_pair(&self, look: u32) -> Pair {
+        let first = self.look[look as usize];
+        if first & OPEN != 0 {
+            return Pair::from(OPEN);
+        }
+        let (bits, zeros, value) = (first & 0x7f, first >> 8 & 0xff, first >> 16);
+        let pair = |bits: u32, need: u32, second: u32, ahead: u32, other: u32| {
+            Pair::from(bits | need << 8 | zeros << 16 | second << 24)
+                | Pair::from(ahead | (other & 0xff) << 8 | value << 16) << 32
+        };
+        // A value that has no room in the second place is not in need of it.
+        let alone = pair(bits, 0, SPARE_OFFSET, zeros + 1, 0);
+        if zeros == END {
+            return alone;
+        }
+        let next = self.look[(look << bits & (ENTRIES as u32 - 1)) as usize];
+        let (next_bits, next_zeros) = (next & 0x7f, next >> 8 & 0xff);
+        let next_value = next as i32 >> 16;
+        if next & OPEN != 0 || bits + next_bits > LOOK || i8::try_from(next_value).is_err() {
+            return alone;
+        }
+        if next_zeros == END {
+            // Further than an end of block alone leads from the first coefficient.
+            return pair(bits + next_bits, zeros, SPARE_OFFSET, END + 2, 0);
+        }
+        let second = zeros + 1 + next_zeros;
+        pair(bits + next_bits, zeros, second, second + 1, next_value as u32)
     }
 
     fn resolve_skip(&self, look: u32) -> u32 {
@@ -366,26 +411,29 @@ impl<'a> Bits<'a> {
     /// Reads all but the first coefficient into `block`, which is zero. True if there were any.
     #[inline(always)]
     pub(super) fn coefficients(&mut self, table: &Table, block: &mut Block) -> Option<bool> {
-        let look = &*table.look;
+        let pairs = &*table.pairs;
         let mut window = self.window;
         let mut at = 1u32;
         'block: while at < 64 {
             window.fill(self.ready);
             // Four looks fit into what was filled.
             for _ in 0..4 {
-                let found = look[(window.bits >> (64 - LOOK)) as usize];
-                if found & OPEN != 0 {
+                let found = pairs[(window.bits >> (64 - LOOK)) as usize];
+                if found & Pair::from(OPEN) != 0 || at + (found >> 8 & 0xff) as u32 >= 63 {
                     window.fill(self.ready);
+                    let found = table.look[(window.bits >> (64 - LOOK)) as usize];
                     let entry = table.finish(found, &mut window, true)?;
                     at += entry >> 8 & 0xff;
                     block[usize::from(NATURAL[at as usize & 255])] = (entry >> 16) as i16;
                     at += 1;
                     continue 'block;
                 }
-                window.consume(found & 0x7f);
-                at += found >> 8 & 0xff;
-                block[usize::from(NATURAL[at as usize & 255])] = (found >> 16) as i16;
-                at += 1;
+                window.consume(found as u32 & 0x7f);
+                let first = at + (found >> 16 & 0xff) as u32;
+                let second = at + (found >> 24 & 0xff) as u32;
+                block[usize::from(NATURAL[first as usize & 255])] = (found >> 48) as i16;
+                block[usize::from(NATURAL[second as usize & 255])] = i16::from((found >> 40) as i8);
+                at += (found >> 32 & 0xff) as u32;
                 if at >= 64 {
                     break 'block;
                 }

@@ -88,11 +88,42 @@ fn full_plain(block: &Block, factors: &[i16; 64], out: &mut [u8], stride: usize)
     }
 }
 
-/// Writes `size` x `size` equal samples: the result for a block whose other coefficients are 0.
-pub(super) fn flat(first: i16, factor: i16, size: usize, out: &mut [u8], stride: usize) {
+/// Writes `across` x `down` equal samples: the result for a block whose other coefficients are 0.
+pub(super) fn flat(
+    first: i16,
+    factor: i16,
+    (across, down): (usize, usize),
+    out: &mut [u8],
+    stride: usize,
+) {
     let value = sample(Wrapping((i32::from(first.wrapping_mul(factor)) + 4) >> 3));
-    for row in out.chunks_mut(stride).take(size) {
-        row[..size].fill(value);
+    for row in out.chunks_mut(stride).take(down) {
+        row[..across].fill(value);
+    }
+}
+
+/// Writes `across` x `down` samples, of which one is twice the other: means of pairs.
+pub(super) fn oblong(
+    block: &Block,
+    factors: &[i16; 64],
+    (across, down): (usize, usize),
+    out: &mut [u8],
+    stride: usize,
+) {
+    let mut square = [0; 64];
+    let size = across.max(down);
+    match size {
+        8 => full(block, factors, &mut square, 8),
+        4 => half(block, factors, &mut square, 4),
+        _ => quarter(block, factors, &mut square, 2),
+    }
+    // The second of a pair lies below or to the right.
+    let (step_x, step_y, second) = if across > down { (1, 2 * size, size) } else { (2, size, 1) };
+    for (y, row) in out.chunks_mut(stride).take(down).enumerate() {
+        for (x, to) in row[..across].iter_mut().enumerate() {
+            let at = y * step_y + x * step_x;
+            *to = ((u16::from(square[at]) + u16::from(square[at + second]) + 1) >> 1) as u8;
+        }
     }
 }
 
@@ -149,12 +180,14 @@ mod avx2 {
     use super::*;
     use std::arch::x86_64::*;
 
+    #[inline]
     #[target_feature(enable = "avx2")]
     fn times(x: __m256i, factor: i32) -> __m256i {
         _mm256_mullo_epi32(x, _mm256_set1_epi32(factor))
     }
 
     /// [`super::pass`] on eight lanes.
+    #[inline]
     #[target_feature(enable = "avx2")]
     fn pass<const SHIFT: i32>(x: [__m256i; 8]) -> [__m256i; 8] {
         let add = |a, b| _mm256_add_epi32(a, b);
@@ -192,6 +225,7 @@ mod avx2 {
     }
 
     /// Rows become columns.
+    #[inline]
     #[target_feature(enable = "avx2")]
     fn transpose(r: [__m256i; 8]) -> [__m256i; 8] {
         let low = |a, b| _mm256_unpacklo_epi32(a, b);

@@ -51,8 +51,9 @@ impl Plane {
 /// How a component is decoded.
 #[derive(Clone, Copy)]
 struct Scaled {
-    /// Samples of a block across and down.
-    size: usize,
+    /// Samples of a block.
+    across: usize,
+    down: usize,
     upsampling: Upsampling,
     /// Samples of the whole component.
     height: usize,
@@ -89,28 +90,29 @@ impl Baseline {
 fn scales(frame: &Frame<'_>, reduction: usize) -> Option<[Scaled; 3]> {
     let size = 8 / reduction;
     let luma = frame.component[0];
-    let mut scaled = [Scaled {
-        size,
+    let whole = Scaled {
+        across: size,
+        down: size,
         upsampling: Upsampling { across: 1, down: 1 },
         height: frame.height.div_ceil(reduction),
         width: frame.width.div_ceil(reduction),
-    }; 3];
-    if (luma.across, luma.down) == (2, 2) && reduction > 1 {
-        // The colours' blocks have the pixels that the luma's were reduced to.
-        scaled[1].size = size * 2;
-        scaled[2].size = size * 2;
-    } else {
-        for i in [1, 2] {
-            scaled[i].upsampling = Upsampling { across: luma.across, down: luma.down };
-            scaled[i].height = (frame.height * size).div_ceil(8 * luma.down);
-            scaled[i].width = (frame.width * size).div_ceil(8 * luma.across);
-        }
+    };
+    // Where the luma is reduced, the colours' blocks have as many pixels as they need.
+    let mut colour = Scaled { across: size * luma.across, down: size * luma.down, ..whole };
+    if reduction == 1 {
+        colour = Scaled {
+            across: 8,
+            down: 8,
+            upsampling: Upsampling { across: luma.across, down: luma.down },
+            height: frame.height.div_ceil(luma.down),
+            width: frame.width.div_ceil(luma.across),
+        };
         // The library does not smooth what is that small.
-        if luma.across == 2 && scaled[1].width <= 2 || size == 1 && luma.across * luma.down > 1 {
+        if luma.across == 2 && colour.width <= 2 {
             return None;
         }
     }
-    Some(scaled)
+    Some([whole, colour, colour])
 }
 
 /// A place in a scan.
@@ -185,8 +187,8 @@ impl<'a> Walk<'a> {
         };
         let Upsampling { across, down } = scaled[1].upsampling;
         let columns =
-            range(part.left, part.width, scaled[0].size * luma.across, units_wide, across);
-        let rows = range(part.top, part.height, scaled[0].size * luma.down, units_high, down);
+            range(part.left, part.width, scaled[0].across * luma.across, units_wide, across);
+        let rows = range(part.top, part.height, scaled[0].down * luma.down, units_high, down);
         Walk { frame, scaled, part, channels, units_wide, columns, rows }
     }
 
@@ -195,14 +197,14 @@ impl<'a> Walk<'a> {
         for &i in self.frame.components {
             let (component, scaled) = (&self.frame.component[i], &self.scaled[i]);
             let plane = &mut state.planes[i];
-            plane.stride = units * component.across * scaled.size;
-            plane.rows = 2 * component.down * scaled.size;
+            plane.stride = units * component.across * scaled.across;
+            plane.rows = 2 * component.down * scaled.down;
             plane.samples.resize(plane.rows * plane.stride, 0);
         }
         let Baseline { codes, planes, lines, ready } = state;
         let mut scan = Scan::new(self.frame, ready);
         let mut written = 0;
-        let unit_rows = self.frame.component[0].down * self.scaled[0].size;
+        let unit_rows = self.frame.component[0].down * self.scaled[0].down;
         for row in 0..self.rows.1 {
             let row_start = row * self.units_wide;
             let row_end = row_start + self.units_wide;
@@ -262,31 +264,32 @@ impl<'a> Walk<'a> {
     ) -> Option<()> {
         for &i in self.frame.components {
             let component = &self.frame.component[i];
-            let size = self.scaled[i].size;
+            let Scaled { across, down, .. } = self.scaled[i];
             let (first, rest) = (&codes.first[component.dc], &codes.rest[component.ac]);
             let factors = &self.frame.quantisers[component.quantiser];
             let plane = &mut planes[i];
             for y in 0..component.down {
                 for x in 0..component.across {
                     before[i] = before[i].wrapping_add(bits.difference(first)?);
-                    let start = ((row * component.down + y) * size % plane.rows) * plane.stride
-                        + (column * component.across + x) * size;
+                    let start = ((row * component.down + y) * down % plane.rows) * plane.stride
+                        + (column * component.across + x) * across;
                     let out = &mut plane.samples[start..];
-                    if size == 1 {
+                    if across * down == 1 {
                         bits.skip_coefficients(rest)?;
-                        idct::flat(before[i] as i16, factors[0], 1, out, plane.stride);
+                        idct::flat(before[i] as i16, factors[0], (1, 1), out, plane.stride);
                         continue;
                     }
                     let mut block: Block = [0; 65];
                     block[0] = before[i] as i16;
                     if !bits.coefficients(rest, &mut block)? {
-                        idct::flat(block[0], factors[0], size, out, plane.stride);
+                        idct::flat(block[0], factors[0], (across, down), out, plane.stride);
                         continue;
                     }
-                    match size {
-                        8 => idct::full(&block, factors, out, plane.stride),
-                        4 => idct::half(&block, factors, out, plane.stride),
-                        _ => idct::quarter(&block, factors, out, plane.stride),
+                    match (across, down) {
+                        (8, 8) => idct::full(&block, factors, out, plane.stride),
+                        (4, 4) => idct::half(&block, factors, out, plane.stride),
+                        (2, 2) => idct::quarter(&block, factors, out, plane.stride),
+                        _ => idct::oblong(&block, factors, (across, down), out, plane.stride),
                     }
                 }
             }
@@ -317,7 +320,7 @@ impl<'a> Walk<'a> {
     ) {
         let Part { top, left, width, .. } = self.part;
         // Where the planes begin, in samples of the reduced image.
-        let luma_left = self.columns.0 * self.frame.component[0].across * self.scaled[0].size;
+        let luma_left = self.columns.0 * self.frame.component[0].across * self.scaled[0].across;
         let pitch = width * self.channels;
         for y in rows {
             let out = &mut out[y * pitch..][..pitch];
@@ -343,7 +346,7 @@ impl<'a> Walk<'a> {
                 _ => row.saturating_sub(1),
             };
             // Colour samples from the plane's first to the image's last.
-            let begin = self.columns.0 * scaled.size;
+            let begin = self.columns.0 * scaled.across;
             let available = planes[1].stride.min(scaled.width - begin);
             let wanted_first = left / how.across - begin;
             let wanted_last = (left + width - 1) / how.across - begin;
