@@ -35,14 +35,22 @@ PACKAGES = (
     "plasma-workspace-wallpapers",
 )
 #: The wallpapers that are photographs: drawings are smoother than what people train on.
-LOMIRI = (
-    "Bridge_by_Sander_Klootwijk Dragonfly_by_Bolly Kleiber_by_Lukas_Baubkus Picture_0B_by_freespace "
-    "Wine_by_Jakkub_Mede aitzgorri_by_Aitzol_Berasategi friends_by_Aitzol_Berasategi "
-    "greentock_by_Peter_Nerlich life_by_Aitzol_Berasategi picosdeeuropa_by_Aitzol_Berasategi "
-    "seeding_by_Clements_Engelhardt sunset_by_Aitzol_Berasategi"
-).split()
-MATE = "Blinds Dune Garden LadyBird RainDrops Storm TwoWings YellowFlower".split()
-PLASMA = "BytheWater ColorfulCups EveningGlow FallenLeaf Grey OneStandsOut Path".split()
+LOMIRI = [
+    "Bridge_by_Sander_Klootwijk",
+    "Dragonfly_by_Bolly",
+    "Kleiber_by_Lukas_Baubkus",
+    "Picture_0B_by_freespace",
+    "Wine_by_Jakkub_Mede",
+    "aitzgorri_by_Aitzol_Berasategi",
+    "friends_by_Aitzol_Berasategi",
+    "greentock_by_Peter_Nerlich",
+    "life_by_Aitzol_Berasategi",
+    "picosdeeuropa_by_Aitzol_Berasategi",
+    "seeding_by_Clements_Engelhardt",
+    "sunset_by_Aitzol_Berasategi",
+]
+MATE = ["Blinds", "Dune", "Garden", "LadyBird", "RainDrops", "Storm", "TwoWings", "YellowFlower"]
+PLASMA = ["BytheWater", "ColorfulCups", "EveningGlow", "FallenLeaf", "Grey", "OneStandsOut", "Path"]
 ORIGINALS = (
     *(f"backgrounds/{name}.jpg" for name in LOMIRI),
     *(f"backgrounds/mate/nature/{name}.jpg" for name in MATE),
