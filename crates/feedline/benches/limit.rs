@@ -132,7 +132,7 @@ impl Decoder {
             }
             _ => 8,
         };
-        let scale = tj::tjscalingfactor { num: eighths, denom: 8 };
+        let scale = tj::tjscalingfactor { num: 1, denom: 8 / eighths };
         // SAFETY: the instance is alive; the factor is a plain value.
         self.check(unsafe { tj::tj3SetScalingFactor(handle, scale) })?;
         let scaled = |n: c_int| (n * eighths + 7) / 8;
