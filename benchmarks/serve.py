@@ -93,10 +93,12 @@ def serve(make: Callable[[Task], Batches], prepare: Callable[[Task], None] | Non
         return
     if task.work.data == "arrays":
         _ = task.arrays
-    began = time.perf_counter()
-    loader = make(task)
+    loader: Batches | None = None
     answer: dict[str, Any] = {"first": None}
     for _ in sys.stdin:
+        if loader is None:
+            began = time.perf_counter()
+            loader = make(task)
         start, images, checked = time.perf_counter(), 0, 0.0
         for pixels, labels in loader:
             if answer["first"] is None:

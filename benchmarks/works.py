@@ -40,7 +40,11 @@ LOADERS = {
     "feedline": Loader("feedline", "feedline_loader", "build", packages=("feedline", "numpy")),
     "feedline_one": Loader("feedline, 1 worker", "feedline_loader", "build", workers=1),
     "feedline_indexed": Loader(
-        "feedline, crop-indexed", "feedline_loader", "build", "indexed", note="files re-cut by `feedline pack`"
+        "feedline, crop-indexed",
+        "feedline_loader",
+        "build",
+        "indexed",
+        note="files re-cut by `feedline pack`",
     ),
     "feedline_raw": Loader(
         "feedline, packed", "feedline_loader", "build", "raw", note="written by `feedline pack --raw`"
@@ -60,7 +64,7 @@ LOADERS = {
     "torch_tuned": Loader(
         "torch, tuned by hand", "torch_loader", TORCH, "tuned", packages=("simplejpeg",), note=LESS
     ),
-    "torch_arrays": Loader("torch + v2", "torch_loader", TORCH, "arrays", packages=("torch", "torchvision")),
+    "torch_arrays": Loader("torch + NumPy", "torch_loader", TORCH, "arrays", packages=("torch",)),
     "torch_batched": Loader("torch, `__getitems__`", "torch_loader", TORCH, "batched"),
     "spdl": Loader("SPDL", "spdl_loader", TORCH, packages=("spdl",), note=LESS),
     "tfdata": Loader(

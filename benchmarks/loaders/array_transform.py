@@ -1,7 +1,8 @@
-"""RandomCrop(32, padding 4), flip and normalise for a batch of small arrays at once, in NumPy."""
+"""RandomCrop(32, padding 4), flip and normalise for small arrays, in NumPy."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,15 @@ from works import ARRAY_MEAN, ARRAY_STD
 
 OFFSET = (np.array(ARRAY_MEAN, np.float32) * 255).reshape(3, 1, 1)
 FACTOR = (1 / (np.array(ARRAY_STD, np.float32) * 255)).astype(np.float32).reshape(3, 1, 1)
+
+
+def transform_one(pixels: Any) -> Any:
+    padded = np.pad(pixels, ((0, 0), (4, 4), (4, 4)))
+    top, left = random.randrange(9), random.randrange(9)
+    window = padded[:, top : top + 32, left : left + 32]
+    if random.random() < 0.5:
+        window = window[:, :, ::-1]
+    return (window.astype(np.float32) - OFFSET) * FACTOR
 
 
 def transform(pixels: Any, generator: np.random.Generator) -> Any:

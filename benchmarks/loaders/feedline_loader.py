@@ -43,9 +43,12 @@ def make(task: Task) -> Batches:
         chain = [T.RandomCrop(32, padding=4), T.RandomHorizontalFlip()]
     chain += [T.ToDtype("float32", scale=True), T.Normalize(mean, std)]
     shuffle = task.work.transform != "eval"
-    return feedline.Loader(
+    # A batch unpacks into its fields, as a tuple does.
+    loader: Any = feedline.Loader(
         source, chain, batch_size=task.work.batch, shuffle=shuffle, num_workers=task.workers
     )
+    batches: Batches = loader
+    return batches
 
 
 serve(make, prepare)

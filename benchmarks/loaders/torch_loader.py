@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from serve import Batches, Task, serve
 from torch.utils.data import DataLoader, Dataset
-from works import ARRAY_MEAN, ARRAY_STD, MEAN, SHORTER, SIZE, STD
+from works import MEAN, SHORTER, SIZE, STD
 
 
 def pillow(task: Task) -> Any:
@@ -92,34 +92,24 @@ class Tuned(Photos):
 
 
 class Arrays(Dataset[Any]):
-    def __init__(self, task: Task) -> None:
-        from torchvision.transforms import v2 as T
+    """One at a time, in NumPy: twice as fast as torchvision's transforms."""
 
-        pixels, self.labels = task.arrays
-        self.pixels = torch.from_numpy(pixels)
-        self.chain = T.Compose(
-            [
-                T.RandomCrop(32, padding=4),
-                T.RandomHorizontalFlip(),
-                T.ToDtype(torch.float32, scale=True),
-                T.Normalize(ARRAY_MEAN, ARRAY_STD),
-            ]
-        )
+    def __init__(self, task: Task) -> None:
+        self.pixels, self.labels = task.arrays
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Any:
-        return self.chain(self.pixels[index]), int(self.labels[index])
+        from array_transform import transform_one
+
+        return transform_one(self.pixels[index]), self.labels[index]
 
 
-class Batched(Dataset[Any]):
-    def __init__(self, task: Task) -> None:
-        self.pixels, self.labels = task.arrays
-        self.generator: np.random.Generator | None = None
+class Batched(Arrays):
+    """A whole batch at a time."""
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    generator: np.random.Generator | None = None
 
     def __getitems__(self, indices: list[int]) -> Any:
         from array_transform import transform

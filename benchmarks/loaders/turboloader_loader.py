@@ -41,7 +41,9 @@ def make(task: Task) -> Batches:
 
     def begin(epoch: int) -> Iterator[tuple[Any, Any]]:
         loader.set_epoch(epoch)
-        yield from loader
+        for pixels, about in loader:
+            # It has no labels, only numbers of samples.
+            yield pixels, about["indices"]
 
     return Epochs(begin)
 
