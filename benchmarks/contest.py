@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+#: Seconds below which a measurement says nothing.
+SHORTEST = 1.0
 #: A loader that has not finished an epoch by then hangs.
 PATIENCE = 600.0
 
@@ -72,6 +74,21 @@ def drop_page_cache(paths: Iterable[Path]) -> str:
     return "posix_fadvise"
 
 
+def busy_seconds() -> float:
+    """Processor time that all of the machine has spent."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = fields
+    ticks = user + nice + system + interrupts + soft_interrupts + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def reason(text: str) -> str:
+    """The line of a log that most likely says what went wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if "error" in line.lower()]
+    return (named or lines or ["no reason given"])[-1]
+
+
 class Failed(Exception):
     """A loader that ended, hung or complained."""
 
@@ -100,18 +117,24 @@ class Contestant:
         threading.Thread(target=self.watch, daemon=True).start()
 
     def watch(self) -> None:
-        while not self.ended.wait(0.25):
+        # Looking costs the kernel milliseconds for each process: often while it does not count,
+        # seldom while it does.
+        while not self.ended.wait(1.0 if self.epochs else 0.1):
             if self.running.is_set():
                 self.peak = max(self.peak, pss(self.process.pid))
 
-    def epoch(self, repeats: int = 1) -> dict[str, Any]:
-        """Runs epochs in a row and adds them up."""
-        cpu = cpu_seconds(self.process.pid)
-        answers = [self.ask() for _ in range(repeats)]
-        total = dict(answers[-1])
-        for key in ("images", "seconds"):
-            total[key] = sum(answer[key] for answer in answers)
+    def epoch(self) -> dict[str, Any]:
+        """Runs an epoch, or several short ones in a row, and adds them up."""
+        cpu, busy, began = cpu_seconds(self.process.pid), busy_seconds(), time.monotonic()
+        total = self.ask()
+        while total["seconds"] < SHORTEST:
+            more = self.ask()
+            total["images"] += more["images"]
+            total["seconds"] += more["seconds"]
         total["cpu"] = cpu_seconds(self.process.pid) - cpu
+        # The part of the machine that was not this loader's to have.
+        spare = (time.monotonic() - began) * (os.cpu_count() or 1)
+        total["others"] = max(0.0, (busy_seconds() - busy - total["cpu"]) / spare)
         return total
 
     def ask(self) -> dict[str, Any]:
@@ -145,8 +168,8 @@ class Contestant:
 
     def complaint(self) -> str:
         self.process.wait()
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1] if lines else f"ended with code {self.process.returncode}"
+        text = self.log.read_text(errors="replace")
+        return reason(text) if text.strip() else f"ended with code {self.process.returncode}"
 
     def kill(self) -> None:
         try:
@@ -169,7 +192,6 @@ class Contestant:
 def compete(
     contestants: list[Contestant],
     rounds: int,
-    repeats: int,
     before: Callable[[], None],
     say: Callable[[str], None],
 ) -> dict[str, str]:
@@ -183,7 +205,7 @@ def compete(
                 continue
             before()
             try:
-                epoch = one.epoch(repeats if number else 1)
+                epoch = one.epoch()
             except Failed as failure:
                 failures[one.name] = str(failure)
                 say(f"{one.name}: {failure}")

@@ -46,6 +46,13 @@ def median_of(epochs: list[dict[str, Any]], key: str) -> float:
     return statistics.median(float(epoch[key] / epoch["images"]) for epoch in epochs)
 
 
+def disturbance(results: dict[str, Result]) -> float:
+    """The part of the machine that others took, in the median of all epochs."""
+    entries = [entry for result in results.values() for entry in result["loaders"].values()]
+    parts = [epoch["others"] for entry in entries for epoch in entry.get("epochs", ())]
+    return statistics.median(parts) if parts else 0.0
+
+
 def times(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from contest import reason
 from works import LOADERS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,8 +56,7 @@ def environment(name: str) -> Path:
         need_system_packages(name)
         done = subprocess.run([*script, name], capture_output=True, text=True)
         if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-            raise Missing((lines or done.stderr.splitlines() or ["no reason given"])[0].strip())
+            raise Missing(reason(done.stderr))
     return path
 
 

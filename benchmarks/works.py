@@ -127,8 +127,6 @@ class Work:
     #: The loader that the ratios are to.
     base: str = "torch"
     batch: int = 64
-    #: Epochs in a row that count as one: a few tenths of a second say nothing.
-    repeats: int = 1
     #: Whether the page cache is emptied before every epoch.
     cold: bool = False
 
@@ -167,14 +165,12 @@ WORKS = {
         ("feedline", "torch_arrays", "torch_batched", "spdl", "tfdata", "dali", "ffcv"),
         base="torch_arrays",
         batch=512,
-        repeats=5,
     ),
     "raw": Work(
         f"Decoded pixels kept at shorter side 256: {TRAIN}",
         "standard",
         "train",
         ("feedline_raw", "torch", "ffcv_raw", "turboloader_raw"),
-        repeats=2,
     ),
     "cold": Work(
         f"Standard photos, nothing in the page cache: {TRAIN}",

@@ -27,7 +27,7 @@ def prepare(task: Task) -> None:
     command = [sys.executable, "-m", "feedline", "pack", str(task.data), str(into), *PACK[task.variant]]
     done = subprocess.run(command, stdout=sys.stderr)
     if done.returncode != 0:
-        sys.exit(f"`feedline pack {' '.join(PACK[task.variant])}` ended with code {done.returncode}")
+        sys.exit(done.returncode)
 
 
 def make(task: Task) -> Batches:
