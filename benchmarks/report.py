@@ -39,7 +39,7 @@ def rivals(result: Result) -> list[str]:
 
 def ours(result: Result) -> str:
     """The feedline of a work."""
-    return next(name for name in OURS if name in result["loaders"])
+    return next((name for name in OURS if name in result["loaders"]), "feedline")
 
 
 def median_of(epochs: list[dict[str, Any]], key: str) -> float:

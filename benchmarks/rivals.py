@@ -87,5 +87,5 @@ if __name__ == "__main__":
     for name in sorted({loader.environment for loader in LOADERS.values() if loader.environment}):
         try:
             print(f"{name}: {environment(name)}")
-        except Missing as reason:
-            print(f"{name}: did not install: {reason}")
+        except Missing as missing:
+            print(f"{name}: did not install: {missing}")

@@ -74,9 +74,9 @@ class Benchmark:
                 # feedline runs where this does: it needs the wheel that is on the path.
                 path = Path(sys.prefix) if name == "build" else environment(name)
                 self.pythons[name] = path / "bin" / "python"
-            except Missing as reason:
-                say(f"{name} did not install: {reason}")
-                self.pythons[name] = Missing(f"did not install: {reason}")
+            except Missing as missing:
+                say(f"{name} did not install: {missing}")
+                self.pythons[name] = Missing(f"did not install: {missing}")
         found = self.pythons[name]
         if isinstance(found, Missing):
             raise found
@@ -138,9 +138,9 @@ class Benchmark:
                     try:
                         contestants.append(self.start(name, work_name, Path(logs)))
                         results[name] = {}
-                    except Missing as reason:
-                        say(f"{name}: {reason}")
-                        results[name] = {"failure": str(reason)}
+                    except Missing as missing:
+                        say(f"{name}: {missing}")
+                        results[name] = {"failure": str(missing)}
                 cache = "warm"
 
                 def before() -> None:
