@@ -184,9 +184,11 @@ def choose(given: str, known: Iterable[str]) -> list[str]:
 def write_readme(record: dict[str, Any], verdict_count: str, kept: Path) -> None:
     named = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
     place = f"{record['machine']['cpu']}, {record['machine']['cores']} cores"
+    sizes = {kind: f"{made['mean_bytes'] / 1e3:.0f} kB" for kind, made in record["photos"].items()}
     note = (
-        "4,000 photographs of about 500x375 (91 kB), RandomResizedCrop(224), flip, normalise to float32, "
-        "batch 64; eval is Resize(256) and CenterCrop(224), large photos are about 1896x1606 (535 kB), small "
+        f"4,000 photographs of about 500x375 ({sizes['standard']}), RandomResizedCrop(224), flip, normalise to "
+        "float32, batch 64; eval is Resize(256) and CenterCrop(224), large photos are about 1896x1606 "
+        f"({sizes['large']}), small "
         "arrays 3x32x32, packed pixels are kept decoded at shorter side 256. "
         f"{record['workers']} workers, warm page cache, median of {record['rounds']} alternating epochs. "
         f"{place}. {named}. {verdict_count} Who does less, limits and raw data: [{kept.stem}]"
