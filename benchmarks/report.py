@@ -114,13 +114,17 @@ def summary(results: dict[str, Result]) -> list[str]:
     ]
     order = ["feedline", "feedline_indexed", *(rivals(results["train"]) if "train" in results else ())]
     for name in order:
-        cells = [LOADERS[name].title]
-        # In `raw`, torch reads the JPEGs: it is there for the ratio only.
+        less = LOADERS[name].note and name not in OURS
+        cells = [LOADERS[name].title + (" *" if less else "")]
         names = SAME.get(name, (name,))
         for work in shown:
-            found = next((one for one in names if speed(results[work], one)), None)
-            value = speed(results[work], found) if found and (work, found) != ("raw", "torch") else None
-            cells.append("" if value is None else f"{value:,.0f}")
+            # In `raw`, torch reads the JPEGs: it is there for the ratio only.
+            found = [one for one in names if speed(results[work], one) and (work, one) != ("raw", "torch")]
+            if found:
+                times_torch = times(ratio(results[work], found[0], WORKS[work].base))
+                cells.append(f"{speed(results[work], found[0]):,.0f} ({times_torch})")
+            else:
+                cells.append("")
         entry = results["train"]["loaders"].get(name, {}) if "train" in results else {}
         if entry.get("epochs"):
             cells.append(f"{entry['peak_pss'] / 1e6:,.0f} MB")

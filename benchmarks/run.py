@@ -185,15 +185,20 @@ def write_readme(record: dict[str, Any], verdict_count: str, kept: Path) -> None
     named = ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
     place = f"{record['machine']['cpu']}, {record['machine']['cores']} cores"
     sizes = {kind: f"{made['mean_bytes'] / 1e3:.0f} kB" for kind, made in record["photos"].items()}
-    note = (
-        f"4,000 photographs of about 500x375 ({sizes['standard']}), RandomResizedCrop(224), flip, normalise to "
-        "float32, batch 64; eval is Resize(256) and CenterCrop(224), large photos are about 1896x1606 "
-        f"({sizes['large']}), small "
-        "arrays 3x32x32, packed pixels are kept decoded at shorter side 256. "
-        f"{record['workers']} workers, warm page cache, median of {record['rounds']} alternating epochs. "
-        f"{place}. {named}. {verdict_count} Who does less, limits and raw data: [{kept.stem}]"
+    data = (
+        f"4,000 photographs of about 500x375 ({sizes['standard']}): RandomResizedCrop(224), flip, normalise "
+        "to float32, batch 64. eval: Resize(256), CenterCrop(224). Large photos: about 1896x1606 "
+        f"({sizes['large']}). Small arrays: 3x32x32. Packed pixels: kept decoded at shorter side 256."
+    )
+    how = (
+        f"{record['workers']} workers, warm page cache, median of {record['rounds']} alternating epochs; in "
+        f"brackets the ratio to torch. {place}. {named}. {verdict_count}"
+    )
+    more = (
+        f"An asterisk: does less, or otherwise. How, the limits and the raw data: [{kept.stem}]"
         f"({kept.with_suffix('.md').relative_to(README.parent)}); again: `make bench`."
     )
+    note = " ".join([data, how, more])
     README.write_text(replace_block(README.read_text(), [*summary(record["works"]), "", note]))
 
 

@@ -77,9 +77,9 @@ def test_the_summary_joins_works() -> None:
         "raw": train(feedline_raw=entry(9000), torch=entry(500), ffcv_raw=entry(4000)),
     }
     rows = report.summary(results)
-    assert rows[2] == "| feedline | 2,000 | 400,000 | 9,000 | 150 MB | 50 ms |"
-    assert rows[3] == "| FFCV | 1,000 | 100,000 | 4,000 | 150 MB | 50 ms |"
-    assert rows[4] == "| torch + Pillow | 500 | 30,000 |  | 150 MB | 50 ms |"
+    assert rows[2] == "| feedline | 2,000 (4.00x) | 400,000 (13.33x) | 9,000 (18.00x) | 150 MB | 50 ms |"
+    assert rows[3] == "| FFCV * | 1,000 (2.00x) | 100,000 (3.33x) | 4,000 (8.00x) | 150 MB | 50 ms |"
+    assert rows[4] == "| torch + Pillow | 500 (1.00x) | 30,000 (1.00x) |  | 150 MB | 50 ms |"
 
 
 def test_bars_are_met_missed_or_left_out() -> None:
