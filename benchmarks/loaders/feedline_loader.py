@@ -21,9 +21,8 @@ def prepare(task: Task) -> None:
         return
     # Always anew: this is the program under test.
     into = task.prepared(f"-feedline-{task.variant}")
-    if into.is_dir():
-        shutil.rmtree(into)
-    into.unlink(missing_ok=True)
+    for left in (into, into.with_name(f"{into.name}.partial")):
+        shutil.rmtree(left, ignore_errors=True)
     command = [sys.executable, "-m", "feedline", "pack", str(task.data), str(into), *PACK[task.variant]]
     done = subprocess.run(command, stdout=sys.stderr)
     if done.returncode != 0:
