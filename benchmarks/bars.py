@@ -28,6 +28,8 @@ class Bar:
 class Verdict:
     bar: Bar
     value: float | None
+    #: Loaders of the work that did not run: the best rival may be among them.
+    absent: tuple[str, ...] = ()
 
     @property
     def met(self) -> bool:
@@ -39,7 +41,8 @@ class Verdict:
         value = "not measured" if self.value is None else f"{self.value:,.2f} {self.bar.unit}"
         side = "at most" if self.bar.at_most else "at least"
         bound = f"{side} {self.bar.bound:g} {self.bar.unit}"
-        return f"{'met   ' if self.met else 'MISSED'}  {self.bar.title:<62} {value:>16}   {bound}"
+        without = f" (without {', '.join(self.absent)})" if self.absent else ""
+        return f"{'met   ' if self.met else 'MISSED'}  {self.bar.title:<48} {value:>16}   {bound}{without}"
 
 
 def to_best(result: Result, name: str | None = None) -> float | None:
@@ -119,5 +122,7 @@ def judge(results: Results) -> list[Verdict]:
     for bar in BARS:
         part = next((results[need] for need in bar.needs if need in results), None)
         if part is not None:
-            verdicts.append(Verdict(bar, bar.value(part)))
+            loaders = part.get("loaders", {})
+            absent = tuple(name for name, entry in loaders.items() if "failure" in entry)
+            verdicts.append(Verdict(bar, bar.value(part), absent))
     return verdicts

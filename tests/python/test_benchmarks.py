@@ -103,6 +103,7 @@ def test_bars_are_met_missed_or_left_out() -> None:
     assert not [title for title in verdicts if title.startswith(("eval", "large", "arrays"))]
     lines = [str(verdict) for verdict in verdicts.values()]
     assert lines[0].startswith("met") and "2.00 x" in lines[0]
+    assert lines[0].endswith("(without feedline_indexed)")
     assert any(line.startswith("MISSED") and "not measured" in line for line in lines)
 
 
