@@ -50,9 +50,11 @@ BENCH_WORKS ?=
 BENCH_ROUNDS ?= 5
 
 bench: install ## All loaders on the same work: installs rivals (20 GB), takes half an hour
-	$(TOOLS) cargo bench -p feedline --bench overhead
+	@missed=0; \
+	$(TOOLS) cargo bench -p feedline --bench overhead || missed=1; \
 	$(TOOLS) PYTHONPATH="$(SITE)" "$(BUILD_BIN)/python" benchmarks/run.py --works "$(BENCH_WORKS)" \
-		--rounds $(BENCH_ROUNDS) --update-readme
+		--rounds $(BENCH_ROUNDS) --update-readme || missed=1; \
+	exit $$missed
 
 clean: ## Remove what was built here; the shared environments in ~/.cache/feedline stay
 	rm -rf build dist sample-data .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -39,7 +39,7 @@ def draw(axes: plt.Axes, name: str, result: Result) -> None:
     for label, one in zip(axes.get_yticklabels(), shown, strict=True):
         label.set_fontweight("bold" if one in OURS else "normal")
     axes.set_xlim(0, axes.get_xlim()[1] * 1.22)
-    axes.set_title(WORKS[name].title, fontsize=9, loc="left")
+    axes.set_title(WORKS[name].title.replace(": ", "\n", 1), fontsize=9, loc="left")
     axes.tick_params(axis="x", labelsize=7)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -57,7 +57,7 @@ def main() -> None:
     columns = 2 if len(results) > 1 else 1
     rows = math.ceil(len(results) / columns)
     counts = [len(result["loaders"]) for result in results.values()]
-    heights = [max(counts[row * columns : (row + 1) * columns]) * 0.24 + 0.7 for row in range(rows)]
+    heights = [max(counts[row * columns : (row + 1) * columns]) * 0.24 + 0.85 for row in range(rows)]
     figure, grid = plt.subplots(
         rows,
         columns,

@@ -256,13 +256,14 @@ def main() -> int:
         "bars": [{"title": one.bar.title, "value": one.value, "met": one.met} for one in verdicts],
     }
     options.into.mkdir(parents=True, exist_ok=True)
-    # A part of a run does not take the place of a whole one.
-    kept = options.into / (f"{now:%Y-%m-%d}" + ("" if full else f"-{'-'.join(works)}") + ".json")
+    # A part of a run does not take the place of a whole one, nor is it kept in the repository.
+    kept = options.into / (f"{now:%Y-%m-%d}" + ("" if full else f"-part-{'-'.join(works)}") + ".json")
     kept.write_text(json.dumps(record, indent=1) + "\n")
     place = f"{record['machine']['cpu']}, {record['machine']['cores']} cores, {record['machine']['system']}"
     named = ", ".join(f"{name} {version}" for name, version in sorted(benchmark.versions.items()))
-    picture = f"![images/s of each loader]({kept.with_suffix('.svg').name})"
-    head = [f"# {now:%Y-%m-%d}: {place}", "", f"`{record['command']}`", "", named, "", picture, ""]
+    head = [f"# {now:%Y-%m-%d}: {place}", "", f"`{record['command']}`", "", named, ""]
+    if contests:
+        head += [f"![images/s of each loader]({kept.with_suffix('.svg').name})", ""]
     kept.with_suffix(".md").write_text("\n".join([*head, *text]) + "\n")
     if contests:
         python = environment("plot") / "bin" / "python"
@@ -270,7 +271,7 @@ def main() -> int:
     missed = [one for one in verdicts if not one.met]
     if options.update_readme and full:
         write_readme(record, f"{len(verdicts) - len(missed)} of {len(verdicts)} bars are met.", kept)
-    say(f"\n{kept} (and .md, .svg, .png), {record['minutes']} minutes, {len(missed)} bars missed")
+    say(f"\n{kept} (also .md{', .svg, .png' if contests else ''}), {record['minutes']} minutes, {len(missed)} bars missed")
     return 1 if missed else 0
 
 
