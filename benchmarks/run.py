@@ -271,7 +271,8 @@ def main() -> int:
     missed = [one for one in verdicts if not one.met]
     if options.update_readme and full:
         write_readme(record, f"{len(verdicts) - len(missed)} of {len(verdicts)} bars are met.", kept)
-    say(f"\n{kept} (also .md{', .svg, .png' if contests else ''}), {record['minutes']} minutes, {len(missed)} bars missed")
+    also = "also .md, .svg, .png" if contests else "also .md"
+    say(f"\n{kept} ({also}), {record['minutes']} minutes, {len(missed)} bars missed")
     return 1 if missed else 0
 
 
