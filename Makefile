@@ -45,10 +45,16 @@ wheel: prepare ## Build the wheel into build/wheel
 	@rm -rf build/wheel
 	$(TOOLS) maturin build --release --out build/wheel
 
-bench: install prepare-test ## Run the benchmarks, also against torch (takes minutes)
-	$(INSTALLED) "$(TEST_BIN)/python" -m feedline sample-data sample-data
-	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/run.py sample-data --update-readme
-	$(TOOLS) cargo bench -p feedline --bench overhead
+# Part of it: make bench BENCH_WORKS=train,eval BENCH_ROUNDS=3. Works: benchmarks/works.py, and start.
+BENCH_WORKS ?=
+BENCH_ROUNDS ?= 5
+
+bench: install ## All loaders on the same work: installs rivals (20 GB), takes half an hour
+	@missed=0; \
+	$(TOOLS) cargo bench -p feedline --bench overhead || missed=1; \
+	$(TOOLS) PYTHONPATH="$(SITE)" "$(BUILD_BIN)/python" benchmarks/run.py --works "$(BENCH_WORKS)" \
+		--rounds $(BENCH_ROUNDS) --update-readme || missed=1; \
+	exit $$missed
 
 clean: ## Remove what was built here; the shared environments in ~/.cache/feedline stay
 	rm -rf build dist sample-data .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -62,6 +68,7 @@ lint-python: install prepare-test
 	"$(TEST_BIN)/ruff" check .
 	"$(TEST_BIN)/ruff" format --check .
 	"$(TEST_BIN)/mypy" --strict python/feedline
+	MYPYPATH=benchmarks:python "$(TEST_BIN)/mypy" --strict benchmarks
 	PYTHONPATH="$(SITE)" MYPYPATH="$(SITE)" "$(TEST_BIN)/stubtest" feedline._native
 
 install: wheel
