@@ -4,17 +4,33 @@
 //! image's view; pointwise ops (`ToDtype`, `Normalize`) are gathered and done in the one pass that
 //! writes the batch, unless an op that makes new pixels comes after them.
 
+mod augment;
 mod center_crop;
+mod color;
+mod color_jitter;
 mod exact;
+mod gaussian_blur;
+mod grayscale;
+mod lanes;
+mod mix;
 mod normalize;
 mod pad;
 mod parameters;
+mod random_affine;
 mod random_crop;
+mod random_erasing;
 mod random_flip;
 mod random_resized_crop;
+mod random_rotation;
 mod resample;
 mod resize;
+mod sharpen;
+mod straight;
+mod table;
 mod to_dtype;
+mod warp;
+
+pub use mix::{Mix, Mixed};
 
 use serde_json::{Map, Value};
 
@@ -81,6 +97,32 @@ trait Transform: Send + Sync + std::fmt::Debug {
     /// True when it draws random numbers.
     fn is_random(&self) -> bool {
         false
+    }
+
+    /// Whether it can work on such images; 0 channels stand for any number.
+    fn check(&self, _channels: usize, _dtype: DType) -> Result<(), SpecError> {
+        Ok(())
+    }
+
+    /// Channels of the result.
+    fn channels(&self, input: usize) -> usize {
+        input
+    }
+
+    /// The parameter that makes the size of the result depend on what is drawn.
+    /// [`Transform::shape`] is then the largest.
+    fn varies(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// False when it will leave the image as it is, for the same draws.
+    fn acts(&self, _draws: &mut Draws) -> bool {
+        true
+    }
+
+    /// What it draws for an image of a given size, in torchvision's words.
+    fn drawn(&self, _input: ImageShape, _draws: &mut Draws) -> Value {
+        Value::Null
     }
 
     /// The size of the result for an image of a given size.
@@ -174,6 +216,16 @@ const OPS: &[(&str, Reader)] = &[
     ("RandomVerticalFlip", random_flip::RandomFlip::read_vertical),
     ("Normalize", normalize::Normalize::read),
     ("ToDtype", to_dtype::ToDtype::read),
+    ("Pad", pad::Pad::read),
+    ("ColorJitter", color_jitter::ColorJitter::read),
+    ("Grayscale", grayscale::Grayscale::read),
+    ("RandomGrayscale", grayscale::RandomGrayscale::read),
+    ("GaussianBlur", gaussian_blur::GaussianBlur::read),
+    ("RandomErasing", random_erasing::RandomErasing::read),
+    ("RandomRotation", random_rotation::RandomRotation::read),
+    ("RandomAffine", random_affine::RandomAffine::read),
+    ("RandAugment", augment::RandAugment::read),
+    ("TrivialAugmentWide", augment::TrivialAugmentWide::read),
 ];
 
 /// Ops, one after the other, and the layout of what they write.
@@ -191,6 +243,11 @@ impl Chain {
         let mut built = Vec::with_capacity(ops.len());
         for (i, spec) in ops.iter().enumerate() {
             let path = format!("transforms[{i}]");
+            if mix::is_batch_op(&spec.op) {
+                return Err(SpecError::new(format!("{path}.op"), "works on batches, not on images")
+                    .value(format!("{:?}", spec.op))
+                    .allowed("at the end of a loader's transforms, once"));
+            }
             let Some((_, read)) = OPS.iter().find(|(name, _)| *name == spec.op) else {
                 let names: Vec<&str> = OPS.iter().map(|(name, _)| *name).collect();
                 let mut error = SpecError::new(format!("{path}.op"), "unknown op")
@@ -203,6 +260,16 @@ impl Chain {
             built.push(read(&mut table)?);
             table.finish()?;
         }
+        for (i, op) in built.iter().enumerate() {
+            let sized = built[i + 1..].iter().any(|later| later.fixed_size().is_some());
+            if let Some(name) = op.varies().filter(|_| !sized) {
+                return Err(SpecError::new(
+                    format!("transforms[{i}].{name}"),
+                    "makes images of different sizes, which have no place in a batch",
+                )
+                .allowed("with a Resize to [height, width] or a crop after it"));
+            }
+        }
         let chain = Chain { ops: built, layout };
         // Mistakes that are mistakes for every input: normalising after a cast to integers.
         chain.check_types(None, DType::F32).map(|_| chain)
@@ -214,8 +281,16 @@ impl Chain {
         self.check_types(Some(channels), element(input_type)).map(|_| ())
     }
 
-    fn check_types(&self, channels: Option<usize>, mut dtype: DType) -> Result<DType, SpecError> {
+    fn check_types(
+        &self,
+        mut channels: Option<usize>,
+        mut dtype: DType,
+    ) -> Result<DType, SpecError> {
         for (i, op) in self.ops.iter().enumerate() {
+            if let Some(count) = channels {
+                op.check(count, dtype).map_err(|e| e.within(&format!("transforms[{i}]")))?;
+                channels = Some(op.channels(count));
+            }
             // Without a count, any that the op accepts will do: 0 stands for it.
             if let Some(map) = op.map(dtype, channels.unwrap_or(0)) {
                 dtype = map.map_err(|error| error.within(&format!("transforms[{i}]")))?.dtype;
@@ -278,7 +353,9 @@ impl Chain {
     pub fn fixed_output(&self, channels: usize, input_type: PixelType) -> Option<Output> {
         let dtype = self.check_types(Some(channels), element(input_type)).ok()?;
         let mut known: Option<ImageShape> = None;
+        let mut channels = channels;
         for op in &self.ops {
+            channels = op.channels(channels);
             known = match (op.fixed_size(), known) {
                 (Some((height, width)), _) => Some(ImageShape { height, width, channels }),
                 (None, Some(shape)) => Some(op.shape(shape).ok()?),
@@ -351,12 +428,30 @@ impl Chain {
                 pending = pending.then(&map);
                 continue;
             }
+            if !op.acts(&mut Draws::with_key(epoch_key, position, i as u32)) {
+                continue;
+            }
             if op.makes_pixels(ImageShape::of(image.view())) {
                 materialise(image, &mut pending)?;
             }
             op.apply(image, &mut Draws::with_key(epoch_key, position, i as u32))?;
         }
         convert(image.pixels(), image.view(), &pending.pointwise(pending.dtype), self.layout, out)
+    }
+}
+
+impl Chain {
+    /// What each op draws for the image of a given size at a position: `null` for ops that draw
+    /// nothing worth telling. Sizes that vary count as the largest.
+    #[must_use]
+    pub fn drawn(&self, input: ImageShape, epoch_key: u64, position: u64) -> Vec<Value> {
+        let mut shape = input;
+        let mut told = Vec::with_capacity(self.ops.len());
+        for (i, op) in self.ops.iter().enumerate() {
+            told.push(op.drawn(shape, &mut Draws::with_key(epoch_key, position, i as u32)));
+            shape = op.shape(shape).unwrap_or(shape);
+        }
+        told
     }
 }
 
