@@ -253,10 +253,11 @@ def test_turning_equals_torchvision(interpolation: Any, fill: Any) -> None:
                 assert gap(got, wanted) <= 1, (op, drawn)
             differing += share(got, wanted) * got.size
             elements += got.size
-            got = transforms.apply(floats(image), [op], position=position)
-            wanted = warped(tensor(floats(image)), op, drawn, interpolation, colour)
             if interpolation == "bilinear":
-                assert gap(got, wanted) < (1e-5 if fill == 0 else 1e-3), (op, drawn)
+                # torch's places are off by up to 3e-5 pixels, and the fill is mixed in by them.
+                got = transforms.apply(floats(image), [op], position=position)
+                wanted = warped(tensor(floats(image)), op, drawn, interpolation, colour)
+                assert gap(got, wanted) < 4e-5 * (1 + np.max(fill)), (op, drawn)
     # Halves, and for "nearest" places half way between two pixels, may fall either way.
     assert differing / elements < 1e-4, differing / elements
 

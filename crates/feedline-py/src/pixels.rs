@@ -151,12 +151,11 @@ pub fn drawn_mix(
     if height == 0 || width == 0 {
         return Err(invalid("an image without pixels has nothing to mix"));
     }
-    let output =
-        Output { shape: vec![1, height, width], dtype: DType::F32, layout: Layout::Chw };
+    let output = Output { shape: vec![1, height, width], dtype: DType::F32, layout: Layout::Chw };
     let drawn = mix.draw(seed, epoch, batch, &output);
-    let part = drawn.part.map(|part| {
-        [part.left, part.top, part.left + part.width, part.top + part.height]
-    });
+    let part = drawn
+        .part
+        .map(|part| [part.left, part.top, part.left + part.width, part.top + part.height]);
     serde_json::to_string(&serde_json::json!({"lam": drawn.own, "box": part})).map_err(invalid)
 }
 

@@ -364,7 +364,10 @@ fn mixing(
     let labelled = "class folders, a manifest with a column of whole numbers or class names, or arrays with an int64 field of one number per sample";
     let Some(label) = label_field(fields).filter(|field| image.is_some_and(|i| i.field != *field))
     else {
-        return Err(mix.error("", "needs labels to mix, and the source has none").allowed(labelled).into());
+        return Err(mix
+            .error("", "needs labels to mix, and the source has none")
+            .allowed(labelled)
+            .into());
     };
     if let Some(image) = image {
         mix.check(&image.output)?;

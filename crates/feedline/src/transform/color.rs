@@ -77,7 +77,7 @@ impl Level for f32 {
 /// What a level becomes that a formula has made.
 #[inline(always)]
 fn settle<T: Level>(level: f32) -> f32 {
-    let level = level.max(0.0).min(T::TOP);
+    let level = level.clamp(0.0, T::TOP);
     if T::WHOLE { level.floor() } else { level }
 }
 
@@ -98,8 +98,11 @@ fn blend<T: Level>(level: f32, other: f32, ratio: f32, rest: f32) -> f32 {
 fn turn_hue<T: Level>([red, green, blue]: [f32; 3], by: f32) -> [f32; 3] {
     let scale = if T::WHOLE { 1.0f32 / 255.0 } else { 1.0 };
     let (red, green, blue) = (red * scale, green * scale, blue * scale);
-    let most = red.max(green).max(blue);
-    let least = red.min(green).min(blue);
+    // Comparisons rather than `max`, whose care for what is no number keeps lanes apart.
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let smaller = |a: f32, b: f32| if a < b { a } else { b };
+    let most = larger(larger(red, green), blue);
+    let least = smaller(smaller(red, green), blue);
     let range = most - least;
     let even = most == least;
     let saturation = range / if even { 1.0 } else { most };
@@ -107,11 +110,12 @@ fn turn_hue<T: Level>([red, green, blue]: [f32; 3], by: f32) -> [f32; 3] {
     // The two distances that the sixth of the circle is told by, and where that sixth begins.
     let is_red = most == red;
     let is_green = most == green;
-    let (plus, base, minus) = (
-        if is_red { blue } else if is_green { red } else { green },
-        if is_red { 0.0 } else if is_green { 2.0 } else { 4.0 },
-        if is_red { green } else if is_green { blue } else { red },
-    );
+    let choose = |red: f32, green: f32, blue: f32| {
+        let other = if is_green { green } else { blue };
+        if is_red { red } else { other }
+    };
+    let (plus, base, minus) =
+        (choose(blue, red, green), choose(0.0, 2.0, 4.0), choose(green, blue, red));
     let hue = ((most - plus) / divisor + base) - (most - minus) / divisor;
     let hue = hue * (1.0f32 / 6.0) + 1.0;
     let hue = if hue >= 1.0 { hue - 1.0 } else { hue };
@@ -123,19 +127,23 @@ fn turn_hue<T: Level>([red, green, blue]: [f32; 3], by: f32) -> [f32; 3] {
     let part = sixths - sector;
     let sector = if sector >= 6.0 { 0.0 } else { sector };
     let (slope, pale) = (saturation * part, 1.0 - saturation);
-    let unit = |x: f32| x.max(0.0).min(1.0);
+    let unit = |x: f32| smaller(larger(x, 0.0), 1.0);
     let (falling, rising, low) =
         (unit((1.0 - slope) * most), unit((slope + pale) * most), unit(pale * most));
-    let sector_of = |values: [f32; 6]| {
-        let lower = if sector < 1.0 { values[0] } else if sector < 2.0 { values[1] } else { values[2] };
-        let upper = if sector < 4.0 { values[3] } else if sector < 5.0 { values[4] } else { values[5] };
-        if sector < 3.0 { lower } else { upper }
+    // A table of six would be looked up one pixel at a time; choices are made for many at once.
+    let before = [1.0, 2.0, 3.0, 4.0, 5.0].map(|next| sector < next);
+    let pick = |a: f32, b: f32, c: f32, d: f32, e: f32, f: f32| {
+        let low = if before[0] { a } else { b };
+        let low = if before[1] { low } else { c };
+        let high = if before[3] { d } else { e };
+        let high = if before[4] { high } else { f };
+        if before[2] { low } else { high }
     };
     let back = |x: f32| if T::WHOLE { (x * 255.999f32).floor() } else { x };
     [
-        back(sector_of([most, falling, low, low, rising, most])),
-        back(sector_of([rising, most, most, falling, low, low])),
-        back(sector_of([low, low, rising, most, most, falling])),
+        back(pick(most, falling, low, low, rising, most)),
+        back(pick(rising, most, most, falling, low, low)),
+        back(pick(low, low, rising, most, most, falling)),
     ]
 }
 
@@ -261,6 +269,18 @@ lanes! {
         }
     }
 
+    /// The grays of a line.
+    fn gray_line[T: Level](lines: [&[T]; 3], planar: bool, to: &mut [T]) {
+        let step = if planar { 1 } else { 3 };
+        let mut block = [[0.0; BLOCK]; 3];
+        for (number, to) in to.chunks_mut(BLOCK).enumerate() {
+            let run = number * BLOCK * step..(number * BLOCK + to.len()) * step;
+            load(lines.map(|line| &line[run.clone()]), planar, &mut block);
+            step_block::<T>(&mut block, Step::Gray, 0.0);
+            to.iter_mut().zip(&block[0]).for_each(|(to, x)| *to = T::narrow(*x));
+        }
+    }
+
     /// The sum of a line's grays.
     fn gray_sum[T: Level](lines: [&[T]; 3], planar: bool, single: bool) -> f64 {
         let width = if planar { lines[0].len() } else { lines[0].len() / 3 };
@@ -342,13 +362,15 @@ fn pass<T: Level>(from: &[T], lines: Lines, out: &mut [T], new: Lines, steps: &[
 }
 
 fn one_pass(image: &mut Image<'_>, steps: &[Step], mean: f32) -> Result<(), Fault> {
-    match image.pixels() {
-        Pixels::U8(_) => straight::redraw(image, 0, straight::bytes, |from, lines, out, new| {
+    let channels = image.view().channels;
+    if matches!(image.pixels(), Pixels::U8(_)) {
+        straight::redraw(image, 0, channels, straight::bytes, |from, lines, out, new| {
             pass(from, lines, out, new, steps, mean);
-        }),
-        Pixels::F32(_) => straight::redraw(image, 0, straight::floats, |from, lines, out, new| {
+        })
+    } else {
+        straight::redraw(image, 0, channels, straight::floats, |from, lines, out, new| {
             pass(from, lines, out, new, steps, mean);
-        }),
+        })
     }
 }
 
@@ -389,10 +411,17 @@ pub(super) fn adjust(image: &mut Image<'_>, steps: &[Step]) -> Result<(), Fault>
     Ok(())
 }
 
-/// Gray in one channel.
+fn gray_pass<T: Level>(from: &[T], lines: Lines, out: &mut [T], new: Lines) {
+    for y in 0..lines.height() {
+        gray_line(channel_lines(from, lines, y), lines.planar, &mut out[new.range(0, y)]);
+    }
+}
+
+/// Gray in one channel, of three.
 pub(super) fn to_gray(image: &mut Image<'_>) -> Result<(), Fault> {
-    adjust(image, &[Step::Gray])?;
-    // All three are the same: the first is the image.
-    image.view_mut().channels = 1;
-    Ok(())
+    if matches!(image.pixels(), Pixels::U8(_)) {
+        straight::redraw(image, 0, 1, straight::bytes, gray_pass)
+    } else {
+        straight::redraw(image, 0, 1, straight::floats, gray_pass)
+    }
 }

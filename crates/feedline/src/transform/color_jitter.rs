@@ -42,9 +42,7 @@ fn read_range(table: &mut Table, name: &'static str) -> Result<Option<[f64; 2]>,
     let (middle, low, high) = if hue { (0.0, -0.5, 0.5) } else { (1.0, 0.0, f64::INFINITY) };
     let range = match table.numbers(name)?.as_deref() {
         None => return Ok(None),
-        Some(&[by]) if by >= 0.0 => {
-            [if hue { -by } else { (middle - by).max(0.0) }, middle + by]
-        }
+        Some(&[by]) if by >= 0.0 => [if hue { -by } else { (middle - by).max(0.0) }, middle + by],
         Some(&[from, to]) => [from, to],
         Some(other) => [f64::NAN, other.first().copied().unwrap_or(f64::NAN)],
     };
@@ -64,7 +62,11 @@ impl Transform for ColorJitter {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        NAMES.iter().zip(self.ranges).map(|(name, range)| ((*name).to_owned(), json!(range))).collect()
+        NAMES
+            .iter()
+            .zip(self.ranges)
+            .map(|(name, range)| ((*name).to_owned(), json!(range)))
+            .collect()
     }
 
     fn is_random(&self) -> bool {

@@ -93,7 +93,7 @@ impl Sample for u8 {
     #[inline(always)]
     fn narrow(x: f32) -> Self {
         // Adding 2^23 rounds to whole numbers, halves to even ones, and leaves them in the bits.
-        (x.max(0.0).min(255.0) + 8_388_608.0).to_bits() as u8
+        (x.clamp(0.0, 255.0) + 8_388_608.0).to_bits() as u8
     }
 }
 
@@ -185,7 +185,13 @@ fn room(length: usize, step: usize, along: usize, across: usize) -> usize {
 /// Mirrored at the first and the last line.
 fn mirrored(at: isize, height: usize) -> usize {
     let last = height as isize - 1;
-    (if at < 0 { -at } else if at > last { 2 * last - at } else { at }) as usize
+    (if at < 0 {
+        -at
+    } else if at > last {
+        2 * last - at
+    } else {
+        at
+    }) as usize
 }
 
 fn blur<T: Sample>(
@@ -266,23 +272,34 @@ impl Transform for GaussianBlur {
         let [x, y] = self.kernel.map(|length| Kernel::new(length, sigma));
         let lines = straight::lines(image)?;
         let (x, y) = if lines.transposed { (y, x) } else { (x, y) };
+        let channels = lines.channels();
         let floats = room(lines.length(), lines.step(), x.length, y.length);
         match image.pixels() {
             Pixels::U8(_) => {
                 let bytes = floats * 4;
-                straight::redraw(image, bytes, straight::bytes, |from, lines, out, new| {
-                    let (room, out) = out.split_at_mut(bytes);
-                    if let Ok(room) = bytemuck::try_cast_slice_mut(room) {
-                        blur(from, lines, (room, out), (new, bytes), (&x, &y));
-                    }
-                })
+                straight::redraw(
+                    image,
+                    bytes,
+                    channels,
+                    straight::bytes,
+                    |from, lines, out, new| {
+                        let (room, out) = out.split_at_mut(bytes);
+                        if let Ok(room) = bytemuck::try_cast_slice_mut(room) {
+                            blur(from, lines, (room, out), (new, bytes), (&x, &y));
+                        }
+                    },
+                )
             }
-            Pixels::F32(_) => {
-                straight::redraw(image, floats, straight::floats, |from, lines, out, new| {
+            Pixels::F32(_) => straight::redraw(
+                image,
+                floats,
+                channels,
+                straight::floats,
+                |from, lines, out, new| {
                     let (room, out) = out.split_at_mut(floats);
                     blur(from, lines, (room, out), (new, floats), (&x, &y));
-                })
-            }
+                },
+            ),
         }
     }
 }

@@ -8,7 +8,7 @@ macro_rules! lanes {
     ($($(#[$note:meta])* $sight:vis fn $name:ident $([$($generic:tt)*])?
         ($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block)*) => {$(
         $(#[$note])*
-        #[allow(unsafe_code, clippy::too_many_arguments)]
+        #[allow(unsafe_code, clippy::too_many_arguments, clippy::needless_range_loop)]
         $sight fn $name $(<$($generic)*>)? ($($arg: $type),*) $(-> $result)? {
             #[inline(always)]
             fn plain $(<$($generic)*>)? ($($arg: $type),*) $(-> $result)? $body

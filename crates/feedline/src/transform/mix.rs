@@ -83,10 +83,11 @@ impl Mix {
 
     fn read_one(&mut self, op: &str, table: &mut Table, p: f64) -> Result<(), SpecError> {
         let kind = if op == "MixUp" { Kind::MixUp } else { Kind::CutMix };
-        let alpha = table.number("alpha", f64::MIN_POSITIVE, f64::INFINITY).map_err(|mut error| {
-            error.allowed = Some("a number above 0".to_owned());
-            error
-        })?;
+        let alpha =
+            table.number("alpha", f64::MIN_POSITIVE, f64::INFINITY).map_err(|mut error| {
+                error.allowed = Some("a number above 0".to_owned());
+                error
+            })?;
         let classes = table.whole("num_classes", 1)?;
         let classes = classes.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         if let (Some(first), Some(other)) = (self.num_classes, classes)
@@ -108,14 +109,17 @@ impl Mix {
         let items = match table.take("transforms") {
             Some(Value::Array(items)) if !items.is_empty() => items,
             Some(other) => {
-                return Err(table.error("transforms", "is not allowed").value(other).allowed(allowed));
+                return Err(table
+                    .error("transforms", "is not allowed")
+                    .value(other)
+                    .allowed(allowed));
             }
             None => return Err(table.missing("transforms", allowed)),
         };
         let shares = shares.unwrap_or_else(|| vec![1.0; items.len()]);
         let total: f64 = shares.iter().sum();
         let fit = shares.len() == items.len() && shares.iter().all(|p| *p >= 0.0);
-        if !fit || !(total > 0.0 && total.is_finite()) {
+        if !(fit && total > 0.0 && total.is_finite()) {
             return Err(table
                 .error("p", "is not allowed")
                 .value(json!(shares))
@@ -231,8 +235,7 @@ fn beta(draws: &mut Draws, alpha: f64) -> f64 {
 /// The logarithm of a number from Gamma(alpha), by Marsaglia and Tsang's method.
 fn log_gamma_variate(draws: &mut Draws, alpha: f64) -> f64 {
     // Below 1, a variate for alpha + 1 times a power of a uniform number.
-    let boost =
-        if alpha < 1.0 { (1.0 - draws.uniform(0.0, 1.0)).ln() / alpha } else { 0.0 };
+    let boost = if alpha < 1.0 { (1.0 - draws.uniform(0.0, 1.0)).ln() / alpha } else { 0.0 };
     let d = if alpha < 1.0 { alpha + 1.0 } else { alpha } - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     loop {
@@ -369,8 +372,14 @@ mod tests {
             (json!({"op": "CutMix", "num_classes": 0}), "transforms[0].num_classes = 0"),
             (json!({"op": "CutMix", "classes": 3}), "transforms[0].classes = 3: unknown key"),
             (json!({"op": "RandomChoice"}), "transforms[0].transforms: is missing"),
-            (json!({"op": "RandomChoice", "transforms": [{"op": "Resize"}]}), "transforms[0].transforms[0].op"),
-            (json!({"op": "RandomChoice", "transforms": ["MixUp"], "p": [1, 2]}), "transforms[0].p"),
+            (
+                json!({"op": "RandomChoice", "transforms": [{"op": "Resize"}]}),
+                "transforms[0].transforms[0].op",
+            ),
+            (
+                json!({"op": "RandomChoice", "transforms": ["MixUp"], "p": [1, 2]}),
+                "transforms[0].p",
+            ),
             (
                 json!({"op": "RandomChoice", "transforms": [{"op": "MixUp", "num_classes": 2}, {"op": "CutMix", "num_classes": 3}]}),
                 "transforms[0].transforms[1].num_classes = 3",

@@ -244,9 +244,12 @@ impl Chain {
         for (i, spec) in ops.iter().enumerate() {
             let path = format!("transforms[{i}]");
             if mix::is_batch_op(&spec.op) {
-                return Err(SpecError::new(format!("{path}.op"), "works on batches, not on images")
-                    .value(format!("{:?}", spec.op))
-                    .allowed("at the end of a loader's transforms, once"));
+                return Err(SpecError::new(
+                    format!("{path}.op"),
+                    "works on batches, not on images",
+                )
+                .value(format!("{:?}", spec.op))
+                .allowed("at the end of a loader's transforms, once"));
             }
             let Some((_, read)) = OPS.iter().find(|(name, _)| *name == spec.op) else {
                 let names: Vec<&str> = OPS.iter().map(|(name, _)| *name).collect();
@@ -711,5 +714,103 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What each op makes of a picture, by the code for any processor and by the wide one.
+    #[test]
+    fn golden_hashes_of_both_paths() {
+        let (height, width) = (70, 93);
+        let mut draws = Draws::new(1, 2, 3, 4);
+        let bytes: Vec<u8> = (0..height * width * 3)
+            .map(|i| ((i / 3 % width * 2 + i / 3 / width) as u64 + draws.below(90)).min(255) as u8)
+            .collect();
+        let scaled: Vec<f32> = bytes.iter().map(|x| f32::from(*x) / 255.0).collect();
+        let golden: &[(Value, u64)] = &[
+            (
+                json!({"op": "ColorJitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}),
+                0xfc20_b23c_e1f4_2fda,
+            ),
+            (json!({"op": "ColorJitter", "hue": [0.3, 0.3]}), 0x1270_3974_7d3e_8ad2),
+            (json!({"op": "Grayscale"}), 0x8855_4563_5584_0976),
+            (json!({"op": "RandomGrayscale", "p": 1}), 0x3e83_84bb_2498_587b),
+            (
+                json!({"op": "GaussianBlur", "kernel_size": [5, 9], "sigma": 1.5}),
+                0x8a46_7432_013d_ddfa,
+            ),
+            (json!({"op": "RandomErasing", "p": 1, "value": [1, 2, 3]}), 0x00ef_3ee0_6e06_93db),
+            (json!({"op": "RandomErasing", "p": 1, "value": "random"}), 0xd091_8ffe_803b_e84d),
+            (
+                json!({"op": "RandomRotation", "degrees": [17, 17], "fill": [9, 8, 7]}),
+                0x785f_d307_bf2a_d227,
+            ),
+            (
+                json!({"op": "RandomRotation", "degrees": [17, 17], "interpolation": "bilinear", "expand": true}),
+                0x742e_19f6_9572_5f52,
+            ),
+            (
+                json!({"op": "RandomAffine", "degrees": 30, "translate": [0.1, 0.2], "scale": [0.7, 1.4], "shear": 10, "interpolation": "bilinear", "fill": 3}),
+                0xf6e9_29e2_528f_0177,
+            ),
+            (
+                json!({"op": "Pad", "padding": [1, 2, 3, 4], "padding_mode": "reflect"}),
+                0x2615_6bc8_1741_333d,
+            ),
+            (json!({"op": "RandAugment", "num_ops": 30, "magnitude": 5}), 0x72ce_4551_3e42_24ae),
+            (
+                json!({"op": "RandAugment", "num_ops": 30, "magnitude": 5, "interpolation": "bilinear"}),
+                0xf6d8_120d_c38c_2911,
+            ),
+            (json!({"op": "TrivialAugmentWide"}), 0x68c8_6827_d1e8_3489),
+        ];
+        let mut found = Vec::new();
+        for (op, wanted) in golden {
+            let chain = chain(json!([op]));
+            let hash = |narrow: bool| {
+                lanes::NARROW.set(narrow);
+                let mut hash = 0;
+                let (whole, planar) =
+                    (View::interleaved(height, width, 3), View::planar(height, width, 3));
+                let mut flipped = whole;
+                flipped.flip_horizontal();
+                let mut turned = planar;
+                turned.transpose();
+                for view in [whole, planar, flipped, turned] {
+                    let made = run(&chain, Pixels::U8(&bytes), view);
+                    hash = xxhash_rust::xxh3::xxh3_64_with_seed(&made, hash);
+                    if chain.check(3, PixelType::F32).is_ok() {
+                        let made = run(&chain, Pixels::F32(&scaled), view);
+                        hash = xxhash_rust::xxh3::xxh3_64_with_seed(&made, hash);
+                    }
+                }
+                lanes::NARROW.set(false);
+                hash
+            };
+            let (wide, narrow) = (hash(false), hash(true));
+            assert_eq!(wide, narrow, "{op}");
+            found.push((op.clone(), *wanted, wide));
+        }
+        let changed: Vec<_> = found.iter().filter(|(_, wanted, got)| wanted != got).collect();
+        assert!(changed.is_empty(), "{changed:#x?}");
+    }
+
+    #[test]
+    fn new_mistakes_are_named() {
+        for wrong in [
+            json!({"op": "RandomRotation", "degrees": 30, "expand": true}),
+            json!({"op": "GaussianBlur", "kernel_size": 2}),
+            json!({"op": "RandAugment", "num_ops": 1_000_000}),
+            json!({"op": "CutMix"}),
+        ] {
+            assert!(Chain::build(&ops(json!([wrong])), Layout::Chw).is_err(), "{wrong}");
+        }
+        let expands = json!([{"op": "RandomRotation", "degrees": 30, "expand": true}, {"op": "CenterCrop", "size": 20}]);
+        let chain = chain(expands);
+        assert_eq!(chain.fixed_output(3, PixelType::U8).unwrap().shape, [3, 20, 20]);
+        let gray = Chain::build(
+            &ops(json!([{"op": "CenterCrop", "size": 4}, {"op": "Grayscale"}, {"op": "ToDtype"}, {"op": "Normalize", "mean": [0.5], "std": [0.5]}])),
+            Layout::Chw,
+        )
+        .unwrap();
+        assert_eq!(gray.fixed_output(3, PixelType::U8).unwrap().shape, [1, 4, 4]);
     }
 }

@@ -224,6 +224,15 @@ fn copy<T: Pod>(
             }
             _ => 0..0,
         };
+        if beyond == Beyond::Constant && (run || row.is_none()) {
+            // Nothing but the fill is left.
+            let (before, rest) = to.split_at_mut(inside.start * channels);
+            let after = &mut rest[(inside.end - inside.start) * channels..];
+            for pixel in before.chunks_exact_mut(channels).chain(after.chunks_exact_mut(channels)) {
+                pixel.iter_mut().enumerate().for_each(|(c, to)| *to = fill(plane + c));
+            }
+            continue;
+        }
         for x in (0..inside.start).chain(inside.end..new.width) {
             for c in 0..channels {
                 to[x * channels + c] = pixel(x, c);

@@ -1,9 +1,8 @@
 //! `RandomErasing`: a random rectangle is painted over.
 
-use std::f64::consts::TAU;
-
 use serde_json::{Map, Value, json};
 
+use super::lanes::lanes;
 use super::{ImageShape, Transform, straight};
 use crate::error::{Fault, SpecError};
 use crate::image::{Image, Part, PixelType, View};
@@ -77,23 +76,62 @@ impl RandomErasing {
     }
 }
 
-/// Normal numbers in pairs, by Box and Muller.
+/// Normal numbers, so many at once.
+const NOISE: usize = 64;
+
 struct Normal<'a> {
     draws: &'a mut Draws,
-    spare: Option<f32>,
+    block: [f32; 2 * NOISE],
+    used: usize,
 }
 
 impl Normal<'_> {
     fn next(&mut self) -> f32 {
-        if let Some(spare) = self.spare.take() {
-            return spare;
+        if self.used == self.block.len() {
+            let mut bits = [0; 2 * NOISE];
+            bits.iter_mut().for_each(|bits| *bits = self.draws.bits());
+            normal_numbers(&bits, &mut self.block);
+            self.used = 0;
         }
-        // 24 bits are as fine as a float; never 0, of which there is no logarithm.
-        let unit = f64::from(1.0f32 - (self.draws.bits() >> 8) as f32 / 16_777_216.0);
-        let turn = f64::from(self.draws.bits()) / 4_294_967_296.0 * TAU;
-        let length = (-2.0 * unit.ln()).sqrt();
-        self.spare = Some((length * turn.sin()) as f32);
-        (length * turn.cos()) as f32
+        self.used += 1;
+        self.block[self.used - 1]
+    }
+}
+
+lanes! {
+    /// Normal numbers of random bits, in pairs by Box and Muller. Logarithm, sine and cosine are
+    /// polynomials here, good to 24 bits, since those of the system come one at a time.
+    fn normal_numbers(bits: &[u32; 2 * NOISE], out: &mut [f32; 2 * NOISE]) {
+        let (lengths, turns) = bits.split_at(NOISE);
+        let (first, second) = out.split_at_mut(NOISE);
+        for i in 0..NOISE {
+            // Above 0 and up to 1.
+            let unit = ((lengths[i] >> 8) as i32 + 1) as f32 * (1.0 / 16_777_216.0);
+            let bits = unit.to_bits();
+            let exponent = (bits >> 23) as i32 - 127;
+            let fraction = f32::from_bits(bits & 0x007f_ffff | 0x3f80_0000);
+            let high = fraction > std::f32::consts::SQRT_2;
+            let fraction = if high { fraction * 0.5 } else { fraction };
+            let exponent = if high { exponent + 1 } else { exponent };
+            let t = (fraction - 1.0) / (fraction + 1.0);
+            let t2 = t * t;
+            let series = (((t2 * (1.0 / 9.0) + 1.0 / 7.0) * t2 + 1.0 / 5.0) * t2 + 1.0 / 3.0) * t2 + 1.0;
+            let logarithm = exponent as f32 * std::f32::consts::LN_2 + 2.0 * t * series;
+            let length = (-2.0 * logarithm).max(0.0).sqrt();
+            // A quarter of the circle and an angle of up to an eighth on either side of it.
+            let turn = (turns[i] >> 8) as i32;
+            let quarter = (turn + (1 << 21)) >> 22;
+            let angle = (turn - (quarter << 22)) as f32 * (std::f32::consts::FRAC_PI_2 / 4_194_304.0);
+            let a2 = angle * angle;
+            let sine = angle * (((a2 * (-1.0 / 5040.0) + 1.0 / 120.0) * a2 - 1.0 / 6.0) * a2 + 1.0);
+            let cosine =
+                (((a2 * (1.0 / 40320.0) - 1.0 / 720.0) * a2 + 1.0 / 24.0) * a2 - 0.5) * a2 + 1.0;
+            let odd = quarter & 1 == 1;
+            let (x, y) = if odd { (-sine, cosine) } else { (cosine, sine) };
+            let sign = if quarter & 2 == 2 { -length } else { length };
+            first[i] = sign * x;
+            second[i] = sign * y;
+        }
     }
 }
 
@@ -188,7 +226,7 @@ impl Transform for RandomErasing {
         let Some(part) = self.draw(ImageShape::of(image.view()), draws) else { return Ok(()) };
         let value = self.value.as_ref().map(|value| [0, 1, 2, 3].map(|c| value[c % value.len()]));
         straight::edit(image, |bytes, pixel, view| {
-            let mut noise = Normal { draws, spare: None };
+            let mut noise = Normal { draws, block: [0.0; 2 * NOISE], used: 2 * NOISE };
             match (pixel, value) {
                 // torch cuts floats to whole numbers, and those to their lowest byte.
                 (PixelType::U8, Some(value)) => {
@@ -197,7 +235,9 @@ impl Transform for RandomErasing {
                 (PixelType::U8, None) => paint(bytes, view, part, |_| noise.next() as i64 as u8),
                 (PixelType::F32, value) => {
                     let whole = bytes.len() / 4 * 4;
-                    let Ok(floats) = bytemuck::try_cast_slice_mut(&mut bytes[..whole]) else { return };
+                    let Ok(floats) = bytemuck::try_cast_slice_mut(&mut bytes[..whole]) else {
+                        return;
+                    };
                     match value {
                         Some(value) => paint_even(floats, view, part, value.map(|x| x as f32)),
                         None => paint(floats, view, part, |_| noise.next()),

@@ -39,9 +39,9 @@ impl RandomRotation {
             Some(0 | 2) => (height, width),
             Some(_) => (width, height),
             None => {
-                let center = self.center.map_or([0.0; 2], |[x, y]| {
-                    [x - width as f64 * 0.5, y - height as f64 * 0.5]
-                });
+                let center = self
+                    .center
+                    .map_or([0.0; 2], |[x, y]| [x - width as f64 * 0.5, y - height as f64 * 0.5]);
                 let map = rotation(angle).inverse(center).map(|x| x as f32);
                 let half = [width as f32 * 0.5, height as f32 * 0.5];
                 let side = |row: &[f32], half_side: f32| {
@@ -92,7 +92,11 @@ pub(super) fn rotate(
         Some(n @ (1 | 3)) if turned => {
             let view = image.view_mut();
             view.transpose();
-            if n == 1 { view.flip_vertical() } else { view.flip_horizontal() }
+            if n == 1 {
+                view.flip_vertical()
+            } else {
+                view.flip_horizontal()
+            }
             return Ok(());
         }
         _ => {}

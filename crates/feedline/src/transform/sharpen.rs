@@ -22,7 +22,7 @@ lanes! {
             // The nearest of thirteenths: none lies half way between two levels.
             let blurred = (2 * sum + 13) / 26;
             let (level, blurred) = (f32::from(middle), f32::from(blurred));
-            let level = (blurred - level).mul_add(rest, level).max(0.0).min(255.0).floor();
+            let level = (blurred - level).mul_add(rest, level).clamp(0.0, 255.0).floor();
             out[i] = (level + 8_388_608.0).to_bits() as u8;
         }
     }
@@ -35,7 +35,7 @@ pub(super) fn sharpen(image: &mut Image<'_>, factor: f64) -> Result<(), Fault> {
         return Ok(());
     }
     let rest = (1.0 - factor) as f32;
-    straight::redraw(image, 0, straight::bytes, |from, lines, out, new| {
+    straight::redraw(image, 0, view.channels, straight::bytes, |from, lines, out, new| {
         for plane in 0..lines.planes() {
             for y in 0..lines.height() {
                 let line = &from[lines.range(plane, y)];

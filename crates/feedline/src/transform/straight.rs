@@ -69,16 +69,17 @@ impl Lines {
         dense.then_some((Lines { view, planar, transposed: turn.transposed }, turn))
     }
 
-    /// The lines of a new image of the same shape and kind, its pixels without gaps from `start`.
-    fn new_like(self, start: usize) -> Lines {
-        let View { height, width, channels, .. } = self.view;
-        let mut view = if self.planar {
+    /// The lines of a new image of the same size and kind, its pixels without gaps from `start`.
+    fn new_like(self, start: usize, channels: usize) -> Lines {
+        let View { height, width, .. } = self.view;
+        let planar = self.planar || channels == 1;
+        let mut view = if planar {
             View::planar(height, width, channels)
         } else {
             View::interleaved(height, width, channels)
         };
         view.start = start;
-        Lines { view, ..self }
+        Lines { view, planar, ..self }
     }
 
     /// Planes of lines: the channels, or 1 for whole pixels.
@@ -121,15 +122,17 @@ impl Lines {
 /// Makes new pixels from the present ones, line by line.
 ///
 /// `make` gets the present elements with their lines, and the new elements with theirs. In front
-/// of the new ones lie `room` elements for the op's own use. The result is turned as the image is.
+/// of the new ones lie `room` elements for the op's own use. The result has so many `channels`
+/// and is turned as the image is.
 pub(super) fn redraw<T: Pod>(
     image: &mut Image<'_>,
     room: usize,
+    channels: usize,
     pick: impl for<'p> Fn(Pixels<'p>) -> Option<&'p [T]>,
     make: impl FnOnce(&[T], Lines, &mut [T], Lines),
 ) -> Result<(), Fault> {
     let (lines, turn) = lines_of(image)?;
-    let (pixel, new) = (image.pixel_type(), lines.new_like(room));
+    let (pixel, new) = (image.pixel_type(), lines.new_like(room, channels));
     image.replace(new.view, pixel, |pixels, _, out, _| {
         let from = pick(pixels).ok_or_else(|| Fault::Shape("has other elements".to_owned()))?;
         let out = bytemuck::try_cast_slice_mut(out)
@@ -148,9 +151,10 @@ pub(super) fn edit(
 ) -> Result<(), Fault> {
     lines_of(image)?;
     if image.own_bytes().is_none() {
+        let channels = image.view().channels;
         match image.pixel_type() {
-            PixelType::U8 => redraw(image, 0, bytes, copy)?,
-            PixelType::F32 => redraw(image, 0, floats, copy)?,
+            PixelType::U8 => redraw(image, 0, channels, bytes, copy)?,
+            PixelType::F32 => redraw(image, 0, channels, floats, copy)?,
         }
     }
     let (view, pixel) = (image.view(), image.pixel_type());

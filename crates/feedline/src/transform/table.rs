@@ -33,7 +33,7 @@ impl Tables {
             }
             return Ok(());
         }
-        straight::redraw(image, 0, straight::bytes, |from, lines, out, new| {
+        straight::redraw(image, 0, lines.channels(), straight::bytes, |from, lines, out, new| {
             for (plane, y) in every(lines) {
                 let to = &mut out[new.range(plane, y)];
                 self.copy(plane, lines.step(), &from[lines.range(plane, y)], to);
@@ -46,8 +46,8 @@ impl Tables {
             3 => {
                 let (pixels, _) = line.as_chunks_mut::<3>();
                 for pixel in pixels {
-                    for c in 0..3 {
-                        pixel[c] = self.0[c][usize::from(pixel[c])];
+                    for (x, table) in pixel.iter_mut().zip(&self.0) {
+                        *x = table[usize::from(*x)];
                     }
                 }
             }

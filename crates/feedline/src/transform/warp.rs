@@ -99,7 +99,8 @@ impl Affine {
     pub(super) fn inverse(&self, center: [f64; 2]) -> [f64; 6] {
         let turn = self.angle.to_radians();
         let [shear_x, shear_y] = self.shear.map(f64::to_radians);
-        let (a, c) = ((turn - shear_y).cos() / shear_y.cos(), (turn - shear_y).sin() / shear_y.cos());
+        let (a, c) =
+            ((turn - shear_y).cos() / shear_y.cos(), (turn - shear_y).sin() / shear_y.cos());
         let b = -(a * shear_x.tan() + turn.sin());
         let d = turn.cos() - c * shear_x.tan();
         let s = self.scale;
@@ -162,7 +163,7 @@ impl Grid {
         let line = self.origin[1] + y as f32;
         let first = self.origin[0] + x as f32;
         for i in 0..RUN {
-            let column = first + i as f32;
+            let column = first + i as i32 as f32;
             let at = |axis: usize| {
                 let map = self.map[axis];
                 (((column * map[0] + line * map[1]) + map[2]) + 1.0) * self.half[axis] - 0.5
@@ -181,22 +182,25 @@ fn nearest(x: f32) -> f32 {
 
 /// The result's bytes or floats.
 trait Texel: bytemuck::Pod {
+    const WHOLE: bool;
     fn wide(self) -> f32;
     fn narrow(x: f32) -> Self;
 }
 
 impl Texel for u8 {
+    const WHOLE: bool = true;
     #[inline(always)]
     fn wide(self) -> f32 {
         f32::from(self)
     }
     #[inline(always)]
     fn narrow(x: f32) -> Self {
-        (x.max(0.0).min(255.0) + 8_388_608.0).to_bits() as u8
+        (x.clamp(0.0, 255.0) + 8_388_608.0).to_bits() as u8
     }
 }
 
 impl Texel for f32 {
+    const WHOLE: bool = false;
     #[inline(always)]
     fn wide(self) -> f32 {
         self
@@ -207,11 +211,63 @@ impl Texel for f32 {
     }
 }
 
+/// What four pixels around a place make of one, some of which may lie beyond the image.
+#[inline(always)]
+fn blend_corners<T: Texel>(
+    from: &[T],
+    view: View,
+    (x, y): (f32, f32),
+    fill: Option<[f32; 4]>,
+    pixel: &mut [T],
+) {
+    let (wide, high) = (view.width as f32, view.height as f32);
+    let settle = |sum: f32| T::narrow(if T::WHOLE { nearest(sum) } else { sum });
+    // Also true for what is no number.
+    if !(x > -1.0 && x < wide && y > -1.0 && y < high) {
+        let beyond = fill.unwrap_or_default();
+        pixel.iter_mut().zip(beyond).for_each(|(to, x)| *to = settle(x));
+        return;
+    }
+    let (left, top) = (x.floor(), y.floor());
+    // As torch has it: the distance to the far corner is the near one's weight.
+    let (east, south) = (x - left, y - top);
+    let (west, north) = ((left + 1.0) - x, (top + 1.0) - y);
+    let weights = [west * north, east * north, west * south, east * south];
+    let (mut sums, mut mask) = ([0.0f32; 4], 0.0f32);
+    for (corner, weight) in weights.into_iter().enumerate() {
+        let (x, y) = (left as i32 + (corner & 1) as i32, top as i32 + (corner >> 1) as i32);
+        if x < 0 || y < 0 || x as usize >= view.width || y as usize >= view.height {
+            continue;
+        }
+        mask += weight;
+        for (c, sum) in sums.iter_mut().enumerate().take(view.channels) {
+            *sum = from[view.at(y as usize, x as usize, c)].wide().mul_add(weight, *sum);
+        }
+    }
+    for (c, to) in pixel.iter_mut().enumerate() {
+        // What is beyond the image fades the sum once by itself and once by the mask.
+        *to = settle(match &fill {
+            Some(fill) => (sums[c] - fill[c]) * mask + fill[c],
+            None => sums[c],
+        });
+    }
+}
+
+/// Three bytes and what follows them, if anything does.
+#[inline(always)]
+fn word(from: &[u8], at: usize) -> u32 {
+    match from.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+        Some(bytes) => u32::from_le_bytes(*bytes),
+        None => from.get(at..at + 3).map_or(0, |x| u32::from_le_bytes([x[0], x[1], x[2], 0])),
+    }
+}
+
 lanes! {
     fn sample_nearest[T: Texel](from: &[T], view: View, grid: &Grid, fill: [T; 4], out: &mut [T], size: (usize, usize)) {
         let (wide, high) = (view.width as f32, view.height as f32);
+        let (start, row, column) = (view.start as i32, view.row as i32, view.column as i32);
         let mut places = Places { x: [0.0; RUN], y: [0.0; RUN] };
-        let mut starts = [0isize; RUN];
+        let mut starts = [0i32; RUN];
         let (channels, width) = (view.channels, size.1);
         for y in 0..size.0 {
             for x in (0..width).step_by(RUN) {
@@ -221,9 +277,7 @@ lanes! {
                     let inside = px >= 0.0 && px < wide && py >= 0.0 && py < high;
                     // A place beyond the image may be too far for a number of elements.
                     let (px, py) = if inside { (px, py) } else { (0.0, 0.0) };
-                    let at = view.start as isize
-                        + px as i32 as isize * view.column
-                        + py as i32 as isize * view.row;
+                    let at = start + px as i32 * column + py as i32 * row;
                     starts[i] = if inside { at } else { -1 };
                 }
                 let count = RUN.min(width - x);
@@ -231,92 +285,91 @@ lanes! {
                 if channels == 3 && view.channel == 1 {
                     let (pixels, _) = line.as_chunks_mut::<3>();
                     for (pixel, start) in pixels.iter_mut().zip(&starts) {
-                        *pixel = match from.get(*start as usize..).and_then(|x| x.first_chunk::<3>()) {
-                            Some(found) => *found,
-                            None => [fill[0], fill[1], fill[2]],
-                        };
+                        let found = from.get(*start as usize..).and_then(|x| x.first_chunk::<3>());
+                        *pixel = found.copied().unwrap_or([fill[0], fill[1], fill[2]]);
                     }
-                } else {
-                    for (pixel, start) in line.chunks_exact_mut(channels).zip(&starts) {
-                        for (c, to) in pixel.iter_mut().enumerate() {
-                            *to = if *start < 0 {
-                                fill[c & 3]
-                            } else {
-                                from[(*start + c as isize * view.channel) as usize]
-                            };
-                        }
+                    continue;
+                }
+                for (pixel, start) in line.chunks_exact_mut(channels).zip(&starts) {
+                    for (c, to) in pixel.iter_mut().enumerate() {
+                        *to = if *start < 0 {
+                            fill[c & 3]
+                        } else {
+                            from[(*start as isize + c as isize * view.channel) as usize]
+                        };
                     }
                 }
             }
         }
     }
 
-    fn sample_bilinear[T: Texel](from: &[T], view: View, grid: &Grid, fill: Option<[f32; 4]>, whole: bool, out: &mut [T], size: (usize, usize)) {
-        let (wide, high) = (view.width as f32, view.height as f32);
+    fn sample_bilinear[T: Texel](from: &[T], view: View, grid: &Grid, fill: Option<[f32; 4]>, out: &mut [T], size: (usize, usize)) {
         let mut places = Places { x: [0.0; RUN], y: [0.0; RUN] };
         let (channels, width) = (view.channels, size.1);
-        let empty = fill.unwrap_or([0.0; 4]).map(|x| T::narrow(if whole { nearest(x) } else { x }));
-        let pixels_of_three = channels == 3 && view.channel == 1;
         for y in 0..size.0 {
             for x in (0..width).step_by(RUN) {
                 grid.places(x, y, &mut places);
                 let count = RUN.min(width - x);
                 let line = &mut out[(y * width + x) * channels..][..count * channels];
                 for (i, pixel) in line.chunks_exact_mut(channels).enumerate() {
+                    blend_corners(from, view, (places.x[i], places.y[i]), fill, pixel);
+                }
+            }
+        }
+    }
+
+    /// The same for bytes in pixels of three: corners are fetched one by one, as words, and
+    /// blended many at once. Pixels at the image's edge are done by themselves.
+    fn sample_bilinear_rgb(from: &[u8], view: View, grid: &Grid, fill: Option<[f32; 4]>, out: &mut [u8], size: (usize, usize)) {
+        let (wide, high) = (view.width as f32, view.height as f32);
+        let (start, row, column) = (view.start as i32, view.row as i32, view.column as i32);
+        let mut places = Places { x: [0.0; RUN], y: [0.0; RUN] };
+        let (mut starts, mut inside) = ([0i32; RUN], [false; RUN]);
+        let (mut weights, mut words) = ([[0.0f32; RUN]; 4], [[0u32; RUN]; 4]);
+        let mut done = [[0u8; RUN]; 3];
+        let width = size.1;
+        for y in 0..size.0 {
+            for x in (0..width).step_by(RUN) {
+                grid.places(x, y, &mut places);
+                for i in 0..RUN {
                     let (px, py) = (places.x[i], places.y[i]);
-                    // Also false for what is no number.
-                    let touches = px > -1.0 && px < wide && py > -1.0 && py < high;
-                    if !touches {
-                        pixel.iter_mut().zip(&empty).for_each(|(to, x)| *to = *x);
-                        continue;
+                    let whole = px >= 0.0 && px < wide - 1.0 && py >= 0.0 && py < high - 1.0;
+                    let (px, py) = if whole { (px, py) } else { (0.0, 0.0) };
+                    let (left, top) = (px.floor(), py.floor());
+                    let (east, south) = (px - left, py - top);
+                    let (west, north) = ((left + 1.0) - px, (top + 1.0) - py);
+                    weights[0][i] = west * north;
+                    weights[1][i] = east * north;
+                    weights[2][i] = west * south;
+                    weights[3][i] = east * south;
+                    starts[i] = start + left as i32 * column + top as i32 * row;
+                    inside[i] = whole;
+                }
+                for i in 0..RUN {
+                    // Beyond the image the first pixel stands in, and is not used.
+                    words[0][i] = word(from, starts[i] as usize);
+                    words[1][i] = word(from, (starts[i] + column) as usize);
+                    words[2][i] = word(from, (starts[i] + row) as usize);
+                    words[3][i] = word(from, (starts[i] + row + column) as usize);
+                }
+                for (c, done) in done.iter_mut().enumerate() {
+                    for i in 0..RUN {
+                        let mut sum = 0.0f32;
+                        for k in 0..4 {
+                            let level = (words[k][i] >> (8 * c) & 0xff) as i32 as f32;
+                            sum = level.mul_add(weights[k][i], sum);
+                        }
+                        done[i] = u8::narrow(sum);
                     }
-                    // Truncation after a shift is a floor for all that touches.
-                    let (left, top) = ((px + 1.0) as i32 - 1, (py + 1.0) as i32 - 1);
-                    let (fx, fy) = (left as f32, top as f32);
-                    // As torch has it: the distance to the far corner is the near one's weight.
-                    let (east, south) = (px - fx, py - fy);
-                    let (west, north) = ((fx + 1.0) - px, (fy + 1.0) - py);
-                    let weights = [west * north, east * north, west * south, east * south];
-                    let inside = left >= 0 && top >= 0 && fx < wide - 1.0 && fy < high - 1.0;
-                    let start = view.start as isize + left as isize * view.column + top as isize * view.row;
-                    if inside && pixels_of_three {
-                        let corners = [
-                            start,
-                            start + view.column,
-                            start + view.row,
-                            start + view.row + view.column,
-                        ];
-                        let mut sums = [0.0f32; 3];
-                        for (corner, weight) in corners.into_iter().zip(weights) {
-                            let Some(found) = from.get(corner as usize..).and_then(|x| x.first_chunk::<3>()) else { continue };
-                            for c in 0..3 {
-                                sums[c] = found[c].wide().mul_add(weight, sums[c]);
-                            }
-                        }
-                        for (to, sum) in pixel.iter_mut().zip(sums) {
-                            *to = T::narrow(if whole { nearest(sum) } else { sum });
-                        }
-                        continue;
-                    }
-                    let mut sums = [0.0f32; 4];
-                    let mut mask = 0.0f32;
-                    for (corner, weight) in weights.into_iter().enumerate() {
-                        let (cx, cy) = (left + (corner & 1) as i32, top + (corner >> 1) as i32);
-                        if cx < 0 || cy < 0 || cx as usize >= view.width || cy as usize >= view.height {
-                            continue;
-                        }
-                        mask += weight;
-                        for (c, sum) in sums.iter_mut().enumerate().take(channels) {
-                            *sum = from[view.at(cy as usize, cx as usize, c)].wide().mul_add(weight, *sum);
-                        }
-                    }
-                    for (c, to) in pixel.iter_mut().enumerate() {
-                        // What is beyond the image fades the sum once by itself and once by the mask.
-                        let sum = match &fill {
-                            Some(fill) => (sums[c] - fill[c]) * mask + fill[c],
-                            None => sums[c],
-                        };
-                        *to = T::narrow(if whole { nearest(sum) } else { sum });
+                }
+                let count = RUN.min(width - x);
+                let line = &mut out[(y * width + x) * 3..][..count * 3];
+                let (pixels, _) = line.as_chunks_mut::<3>();
+                for (i, pixel) in pixels.iter_mut().enumerate() {
+                    if inside[i] {
+                        *pixel = [done[0][i], done[1][i], done[2][i]];
+                    } else {
+                        blend_corners(from, view, (places.x[i], places.y[i]), fill, pixel);
                     }
                 }
             }
@@ -338,6 +391,13 @@ pub(super) fn warp(
     if view.elements() == 0 {
         return Err(Fault::Shape("an image without pixels cannot be turned".into()));
     }
+    // Places are counted in 32 bits and, as in torch, in single precision.
+    if view.bounds().1 > i32::MAX as usize || view.height.max(view.width) > 1 << 20 {
+        return Err(Fault::TooLarge(format!(
+            "{} x {} pixels are too many to turn",
+            view.height, view.width
+        )));
+    }
     let [a, b, x, c, d, y] = map;
     let moved = [a, b, c, d] == [1.0, 0.0, 0.0, 1.0] && x.fract() == 0.0 && y.fract() == 0.0;
     if moved && size == (view.height, view.width) && x.abs() < 1e9 && y.abs() < 1e9 {
@@ -355,7 +415,11 @@ pub(super) fn warp(
                 sample_nearest(from, view, &grid, fill, out, size);
             }
             (Pixels::U8(from), Sampling::Bilinear) => {
-                sample_bilinear(from, view, &grid, fill, true, out, size);
+                if view.channels == 3 && view.channel == 1 && view.width > 1 && view.height > 1 {
+                    sample_bilinear_rgb(from, view, &grid, fill, out, size);
+                } else {
+                    sample_bilinear(from, view, &grid, fill, out, size);
+                }
             }
             (Pixels::F32(from), sampling) => {
                 let out = bytemuck::try_cast_slice_mut(out)
@@ -363,7 +427,7 @@ pub(super) fn warp(
                 if sampling == Sampling::Nearest {
                     sample_nearest(from, view, &grid, fill.unwrap_or_default(), out, size);
                 } else {
-                    sample_bilinear(from, view, &grid, fill, false, out, size);
+                    sample_bilinear(from, view, &grid, fill, out, size);
                 }
             }
         }
