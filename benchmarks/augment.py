@@ -152,7 +152,9 @@ def main() -> None:
         compare(name, [ours.ToDtype(scale=True), one], mixed)
     if given.json:
         with open(given.json, "w") as file:
-            json.dump({"torch": torch.__version__, "torchvision": torchvision.__version__, "rows": rows}, file)
+            json.dump(
+                {"torch": torch.__version__, "torchvision": torchvision.__version__, "rows": rows}, file
+            )
 
 
 if __name__ == "__main__":

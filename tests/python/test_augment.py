@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import collections
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from feedline import transforms
+from feedline import Loader, SampleError, SpecError, transforms
 from feedline.transforms import (
     ColorJitter,
+    CutMix,
     GaussianBlur,
     Grayscale,
+    MixUp,
     Pad,
     RandAugment,
     RandomAffine,
+    RandomChoice,
     RandomErasing,
     RandomGrayscale,
     RandomHorizontalFlip,
     RandomRotation,
     RandomVerticalFlip,
     Resize,
+    ToDtype,
     Transform,
     TrivialAugmentWide,
 )
@@ -30,6 +35,7 @@ from feedline.transforms import (
 torch = pytest.importorskip("torch")
 v2 = pytest.importorskip("torchvision.transforms.v2")
 functional = v2.functional
+torch.set_num_threads(1)
 
 Array = npt.NDArray[Any]
 
@@ -167,7 +173,7 @@ def test_blur_equals_torchvision(kernel: int | tuple[int, int], sigma: float) ->
 
 
 def test_blur_of_a_small_image_is_refused() -> None:
-    with pytest.raises(transforms.SpecError, match="needs a larger image"):
+    with pytest.raises(SpecError, match="needs a larger image"):
         transforms.apply(picture(5, 64, 3), [GaussianBlur(11)])
 
 
@@ -208,7 +214,11 @@ def test_erasing_with_noise_is_normal_and_only_inside() -> None:
     image = floats(picture(200, 200, 3))
     drawn = transforms.drawn(image.shape, [op])[0]
     got = transforms.apply(image, [op])
-    inside = (slice(None), slice(drawn["i"], drawn["i"] + drawn["h"]), slice(drawn["j"], drawn["j"] + drawn["w"]))
+    inside = (
+        slice(None),
+        slice(drawn["i"], drawn["i"] + drawn["h"]),
+        slice(drawn["j"], drawn["j"] + drawn["w"]),
+    )
     noise = got[inside]
     assert abs(noise.mean()) < 0.03 and abs(noise.std() - 1) < 0.03
     assert abs((np.abs(noise) < 1).mean() - 0.6827) < 0.01
@@ -282,7 +292,7 @@ def test_expanding_rotation() -> None:
     for position in range(10):
         got = transforms.apply(picture(61, 47, 3), [vary, Resize((40, 40))], position=position)
         assert got.shape == (3, 40, 40)
-    with pytest.raises(transforms.SpecError, match=r"transforms\[0\].expand"):
+    with pytest.raises(SpecError, match=r"transforms\[0\].expand"):
         transforms.apply(picture(61, 47, 3), [vary])
 
 
@@ -450,15 +460,120 @@ def test_a_flip_before_is_a_flip(op: Transform) -> None:
     ],
 )
 def test_wrong_parameters_are_named(op: dict[str, Any], key: str) -> None:
-    with pytest.raises(transforms.SpecError, match=rf"transforms\[0\]\.{key}\b"):
+    with pytest.raises(SpecError, match=rf"transforms\[0\]\.{key}\b"):
         transforms.apply(picture(20, 20, 3), [op])
 
 
 def test_what_does_not_fit_the_image_is_told() -> None:
     for op in (ColorJitter(0.5), RandomGrayscale(), RandAugment(), Grayscale()):
-        with pytest.raises(transforms.SpecError, match="cannot work on 4 channels"):
+        with pytest.raises(SpecError, match="cannot work on 4 channels"):
             transforms.apply(picture(20, 20, 4), [op])
-    with pytest.raises(transforms.SpecError, match="before ToDtype"):
+    with pytest.raises(SpecError, match="before ToDtype"):
         transforms.apply(floats(picture(20, 20, 3)), [RandAugment()])
-    with pytest.raises(transforms.SpecError, match="fill has 3 values for 1 channels"):
+    with pytest.raises(SpecError, match="fill has 3 values for 1 channels"):
         transforms.apply(picture(20, 20, 1), [RandomAffine(10, fill=(1, 2, 3))])
+
+
+MIXES: list[Transform] = [
+    MixUp(num_classes=50),
+    CutMix(alpha=0.6, num_classes=50),
+    RandomChoice([CutMix(num_classes=50), MixUp(alpha=0.3, num_classes=50)], p=[2, 1]),
+]
+
+
+def mixed(images: Any, labels: Any, drawn: dict[str, Any]) -> tuple[Any, Any]:
+    """What torchvision's MixUp or CutMix does with these parameters."""
+    if drawn["box"] is None:
+        op = v2.MixUp(num_classes=50)
+        params = {"labels": labels, "batch_size": len(labels), "lam": drawn["lam"]}
+    else:
+        op = v2.CutMix(num_classes=50)
+        params = {
+            "labels": labels,
+            "batch_size": len(labels),
+            "box": drawn["box"],
+            "lam_adjusted": drawn["lam"],
+        }
+    return op.transform(images, params), op.transform(labels, params)
+
+
+@pytest.mark.parametrize("op", MIXES)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["CHW", "HWC", "channels_last"])
+def test_mixing_equals_torchvision(op: Transform, dtype: str, layout: Any) -> None:
+    images = np.stack([picture(20, 30, 3, number) for number in range(50)])
+    arrays = {"image": images, "label": np.arange(50)}
+    ops = [ToDtype(dtype, scale=True)]
+    shared: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 4, "layout": layout, "num_workers": 2}
+    shared["output"] = "torch"
+    kinds = set()
+    with Loader(arrays, ops, **shared) as plain, Loader(arrays, [*ops, op], **shared) as loader:
+        for number, (before, after) in enumerate(zip(plain, loader, strict=True)):
+            drawn = transforms.drawn_mix((20, 30), [*ops, op], seed=4, batch=number)
+            kinds.add(drawn["box"] is None)
+            source = before["image"]
+            if layout == "HWC":
+                source = source.permute(0, 3, 1, 2)
+            wanted, labels = mixed(source, before["label"], drawn)
+            if layout == "HWC":
+                wanted = wanted.permute(0, 2, 3, 1)
+            got = after["image"]
+            assert got.dtype == wanted.dtype and got.shape == wanted.shape
+            scale = {"float32": 1e-7, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+            assert (got.float() - wanted.float()).abs().max() <= scale
+            assert (after["label"] - labels).abs().max() < 1e-7
+            assert after["label"].dtype == torch.float32 and after["label"].shape == (
+                len(before["label"]),
+                50,
+            )
+    assert len(kinds) == (2 if isinstance(op, RandomChoice) else 1)
+
+
+def test_cutmix_of_bytes_and_named_classes(photos: Path) -> None:
+    # The source's three classes are known.
+    with Loader(photos, [CutMix()], batch_size=10, seed=1) as loader:
+        for number, (images, labels) in enumerate(loader):
+            drawn = transforms.drawn_mix((24, 32), [CutMix()], seed=1, batch=number)
+            assert images.dtype == np.uint8 and labels.shape == (10, 3)
+            np.testing.assert_allclose(labels.sum(axis=1), 1, rtol=1e-6)
+            # All ten rows of a batch are of one class.
+            np.testing.assert_allclose(labels[:, number], 1, rtol=1e-6)
+            x1, y1, x2, y2 = drawn["box"]
+            assert math.isclose(drawn["lam"], 1 - (x2 - x1) * (y2 - y1) / (24 * 32))
+
+
+def test_shares_are_beta() -> None:
+    for alpha in (0.2, 1.0, 3.0):
+        shares = [transforms.drawn_mix((8, 8), [MixUp(alpha=alpha)], batch=n)["lam"] for n in range(4000)]
+        # The variance of Beta(a, a); 4,000 draws are good to a few per cent.
+        assert abs(np.mean(shares) - 0.5) < 0.03
+        assert abs(np.var(shares) * 4 * (2 * alpha + 1) - 1) < 0.1
+
+
+def test_a_label_beyond_the_classes_is_the_sample_s_error() -> None:
+    arrays = {"image": np.zeros((6, 8, 8, 3), np.uint8), "label": np.array([0, 1, 2, 3, -1, 9])}
+    for rows, label in [(slice(0, 5), -1), ([0, 1, 5], 9)]:
+        part = {name: array[rows] for name, array in arrays.items()}
+        with pytest.raises(SampleError, match=f"has the label {label}, which is not one of 4 classes"):
+            list(Loader(part, [CutMix(num_classes=4)], batch_size=2))
+    with Loader(arrays, [CutMix(num_classes=4)], batch_size=2, on_error="skip") as loader:
+        assert len(list(loader)) == 3
+
+
+def test_what_cannot_be_mixed_is_refused(photos: Path) -> None:
+    images = np.zeros((6, 8, 8, 3), np.uint8)
+    labels = np.arange(6)
+    with pytest.raises(SpecError, match=r"transforms\[0\].*put ToDtype"):
+        Loader({"image": images, "label": labels}, [MixUp(num_classes=6)])
+    with pytest.raises(SpecError, match=r"transforms\[0\].num_classes: is missing"):
+        Loader({"image": images, "label": labels}, [CutMix()])
+    with pytest.raises(SpecError, match=r"transforms\[0\]: needs labels"):
+        Loader({"image": images}, [CutMix(num_classes=6)])
+    with pytest.raises(SpecError, match=r"transforms\[0\].num_classes = 2: is too few"):
+        Loader(photos, [CutMix(num_classes=2)])
+    with pytest.raises(SpecError, match=r"transforms\[1\].*comes after CutMix"):
+        Loader({"image": images, "label": labels}, [CutMix(num_classes=6), ToDtype()])
+    with pytest.raises(SpecError, match=r"transforms\[0\].alpha"):
+        Loader({"image": images, "label": labels}, [CutMix(alpha=0, num_classes=6)])
+    with pytest.raises(SpecError, match=r"transforms\[0\].transforms\[1\].op"):
+        Loader({"image": images, "label": labels}, [RandomChoice([CutMix(num_classes=6), Resize(3)])])
