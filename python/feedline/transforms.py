@@ -229,15 +229,13 @@ class GaussianBlur(Transform):
 class RandomErasing(Transform):
     """A random rectangle painted over, with probability `p`.
 
-    `value` is a number, one for each channel, or "random" for normal noise. `inplace` is accepted
-    for torchvision's sake.
+    `value` is a number, one for each channel, or "random" for normal noise.
     """
 
     p: float = 0.5
     scale: Sequence[float] = (0.02, 0.33)
     ratio: Sequence[float] = (0.3, 3.3)
     value: Number | str = 0
-    inplace: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -40,14 +40,15 @@ impl ColorJitter {
 fn read_range(table: &mut Table, name: &'static str) -> Result<Option<[f64; 2]>, SpecError> {
     let hue = name == "hue";
     let (middle, low, high) = if hue { (0.0, -0.5, 0.5) } else { (1.0, 0.0, f64::INFINITY) };
-    let range = match table.numbers(name)?.as_deref() {
+    let given = table.numbers(name)?;
+    let range = match given.as_deref() {
         None => return Ok(None),
         Some(&[by]) if by >= 0.0 => [if hue { -by } else { (middle - by).max(0.0) }, middle + by],
         Some(&[from, to]) => [from, to],
         Some(other) => [f64::NAN, other.first().copied().unwrap_or(f64::NAN)],
     };
     if !(low <= range[0] && range[0] <= range[1] && range[1] <= high) {
-        return Err(table.error(name, "is not allowed").allowed(if hue {
+        return Err(table.error(name, "is not allowed").value(json!(given)).allowed(if hue {
             "a number from 0 to 0.5, or [lowest, highest] from -0.5 to 0.5"
         } else {
             "a number of at least 0, or [lowest, highest], both at least 0"

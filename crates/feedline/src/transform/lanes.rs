@@ -3,6 +3,8 @@
 //! Both give the same bits: Rust fuses nothing by itself, and `mul_add` rounds once on either
 //! path. The colour ops use it where torch's own loops do, which is what makes them equal.
 
+#![allow(unsafe_code)]
+
 /// Functions whose bodies are compiled for wide lanes too, and chosen at run time.
 macro_rules! lanes {
     ($($(#[$note:meta])* $sight:vis fn $name:ident $([$($generic:tt)*])?

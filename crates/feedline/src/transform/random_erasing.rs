@@ -50,8 +50,6 @@ impl RandomErasing {
                 })?)
             }
         };
-        // torchvision's switch for memory; here the image is the worker's own anyway.
-        table.boolean("inplace")?;
         Ok(Box::new(RandomErasing { p, scale, ratio, value }))
     }
 
