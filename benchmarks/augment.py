@@ -1,6 +1,6 @@
 """Augmentation beside torchvision v2: one thread each, the same images, in turns.
 
-    python benchmarks/augment.py [--images 32] [--repeats 25] [--json FILE]
+    python benchmarks/augment.py [--images 32] [--repeats 25] [--only OP] [--json FILE]
 
 feedline reads decoded pixels from memory (height, width, channels, as its decoders write them) and hands
 over batches; torchvision gets tensors (channels, height, width, as its decoder writes them) one by one. The
