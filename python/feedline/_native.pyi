@@ -11,6 +11,8 @@ __all__ = [
     "__version__",
     "apply_transforms",
     "decode_image",
+    "drawn_mix",
+    "drawn_transforms",
     "main",
     "read_spec",
     "read_spec_file",
@@ -95,3 +97,15 @@ def apply_transforms(
     epoch: int = 0,
     position: int = 0,
 ) -> tuple[bytes, list[int], str]: ...
+def drawn_transforms(
+    ops_json: str,
+    height: int,
+    width: int,
+    channels: int,
+    seed: int = 0,
+    epoch: int = 0,
+    position: int = 0,
+) -> str: ...
+def drawn_mix(
+    ops_json: str, height: int, width: int, seed: int = 0, epoch: int = 0, batch: int = 0
+) -> str: ...

@@ -30,6 +30,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(loader::read_spec_file, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::decode_image, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::apply_transforms, module)?)?;
+    module.add_function(wrap_pyfunction!(pixels::drawn_transforms, module)?)?;
+    module.add_function(wrap_pyfunction!(pixels::drawn_mix, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use feedline::image::{Image, Layout, PixelType, Pixels, Pointwise, Scratch, View
 use feedline::random;
 use feedline::sample::DType;
 use feedline::spec::OpSpec;
-use feedline::transform::{Chain, ImageShape};
+use feedline::transform::{Chain, ImageShape, Mix, Output};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -114,6 +114,50 @@ pub fn apply_transforms<'py>(
         })
         .map_err(invalid)?;
     Ok((PyBytes::new(py, &out), output.shape, output.dtype.name()))
+}
+
+/// What each op draws for an image of a given size, as a JSON list.
+#[pyfunction]
+#[pyo3(signature = (ops_json, height, width, channels, seed=0, epoch=0, position=0))]
+pub fn drawn_transforms(
+    ops_json: &str,
+    height: usize,
+    width: usize,
+    channels: usize,
+    seed: u64,
+    epoch: u64,
+    position: u64,
+) -> PyResult<String> {
+    let chain = Chain::build(&ops(ops_json)?, Layout::Chw).map_err(invalid)?;
+    let shape = ImageShape { height, width, channels };
+    let drawn = chain.drawn(shape, random::key(seed, epoch, 0), position);
+    serde_json::to_string(&drawn).map_err(invalid)
+}
+
+/// What happens to the rows of a batch of such images, as JSON: the share that each keeps of
+/// itself, and for CutMix the rectangle x1, y1, x2, y2 that it takes from the row before.
+#[pyfunction]
+#[pyo3(signature = (ops_json, height, width, seed=0, epoch=0, batch=0))]
+pub fn drawn_mix(
+    ops_json: &str,
+    height: usize,
+    width: usize,
+    seed: u64,
+    epoch: u64,
+    batch: u64,
+) -> PyResult<String> {
+    let ops = ops(ops_json)?;
+    let (_, mix) = Mix::split(&ops).map_err(invalid)?;
+    let mix = mix.ok_or_else(|| invalid("the transforms do not end with MixUp or CutMix"))?;
+    if height == 0 || width == 0 {
+        return Err(invalid("an image without pixels has nothing to mix"));
+    }
+    let output = Output { shape: vec![1, height, width], dtype: DType::F32, layout: Layout::Chw };
+    let drawn = mix.draw(seed, epoch, batch, &output);
+    let part = drawn
+        .part
+        .map(|part| [part.left, part.top, part.left + part.width, part.top + part.height]);
+    serde_json::to_string(&serde_json::json!({"lam": drawn.own, "box": part})).map_err(invalid)
 }
 
 /// `[{"op": "Resize", "size": 224}, ...]`.

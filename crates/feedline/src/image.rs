@@ -411,6 +411,19 @@ impl<'a> Image<'a> {
         use_it(pixels, workspace)
     }
 
+    /// The bytes that [`Image::view`] looks at, to be changed where they lie; `None` when they
+    /// belong to somebody else.
+    pub fn own_bytes(&mut self) -> Option<&mut [u8]> {
+        match self.backing {
+            Backing::Borrowed(_) => None,
+            Backing::Slab(at) => {
+                let slab = &mut self.scratch.slabs[at];
+                let bytes = slab.len();
+                slab.at_least(bytes).ok()
+            }
+        }
+    }
+
     /// Makes new pixels from the present ones.
     ///
     /// `view` says where the new ones will lie. `make` gets the present elements with their view,

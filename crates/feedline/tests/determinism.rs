@@ -46,6 +46,22 @@ struct Case<'w> {
     order: u64,
     global: u64,
     last: LastBatch,
+    /// 0 leaves batches as they are.
+    mix: u64,
+}
+
+/// MixUp, CutMix or either of them; bytes cannot be blended.
+fn mixed(builder: Builder, mix: u64, floats: bool) -> Builder {
+    let op = |name: &str| OpSpec::new(name).with("num_classes", 200).with("alpha", 0.7);
+    match mix {
+        0 => builder,
+        1 if floats => builder.transform(op("MixUp")),
+        2 if floats => {
+            let choices = vec![op("MixUp").to_value(), op("CutMix").to_value()];
+            builder.transform(OpSpec::new("RandomChoice").with("transforms", choices))
+        }
+        _ => builder.transform(op("CutMix")),
+    }
 }
 
 fn images(builder: Builder) -> Builder {
@@ -72,9 +88,10 @@ impl Case<'_> {
                 images(Loader::builder(first).source(second)).shuffle(true)
             }
         };
-        let mixed = self.source > 8;
+        let several = self.source > 8;
+        let builder = mixed(builder, self.mix, self.source > 5);
         let builder = match self.order {
-            _ if mixed => builder,
+            _ if several => builder,
             0..=3 => builder.shuffle(true),
             4 => builder.replacement(true).num_samples(23),
             5 if self.source < 4 => {
@@ -155,6 +172,7 @@ fn run_case(world: &World, number: u64) -> bool {
         global: ranks * (1 + draws.below(9)),
         last: [LastBatch::Short, LastBatch::Drop, LastBatch::Pad, LastBatch::Wrap]
             [draws.below(4) as usize],
+        mix: draws.below(6).saturating_sub(2),
     };
     let reference = case.builder().batch_size(case.global).rank(0, 1).num_workers(0).build();
     // A short last batch that some ranks would not share in, or none at all, is refused.
@@ -184,7 +202,11 @@ fn run_case(world: &World, number: u64) -> bool {
             whole.2.extend(rows);
         }
     }
-    assert_eq!(joined, expected, "case {number}: {ranks} ranks, source {}", case.source);
+    assert_eq!(
+        joined, expected,
+        "case {number}: {ranks} ranks, source {}, mix {}",
+        case.source, case.mix
+    );
     true
 }
 
@@ -242,6 +264,60 @@ fn a_state_moves_to_another_number_of_ranks() {
             at += 1;
         }
         state = last;
+    }
+}
+
+#[test]
+fn rows_are_mixed_with_the_row_before_them_in_the_batch_of_all_ranks() {
+    let floats = |builder: Builder| {
+        builder.transform(OpSpec::new("ToDtype").with("dtype", "float32").with("scale", true))
+    };
+    let all = |world: u64| {
+        let mut batches: Vec<(Vec<f32>, Vec<f32>)> = vec![Default::default(); 4];
+        for rank in 0..world {
+            let builder =
+                floats(Loader::over(arrays(26))).transform(OpSpec::new("Pad").with("padding", 1));
+            let builder = mixed(builder, 1, true).shuffle(true).seed(5).rank(rank, world);
+            let mut loader = builder.batch_size(8 / world).num_workers(3).build().unwrap();
+            for (batch, (images, labels)) in loader.epoch().zip(&mut batches) {
+                let batch = batch.unwrap();
+                images.extend(batch.get("image").unwrap().as_slice::<f32>().unwrap());
+                labels.extend(batch.get("label").unwrap().as_slice::<f32>().unwrap());
+            }
+        }
+        batches
+    };
+    let one = all(1);
+    assert_eq!(one, all(2));
+    let mut plain = floats(Loader::over(arrays(26)))
+        .transform(OpSpec::new("Pad").with("padding", 1))
+        .shuffle(true)
+        .seed(5)
+        .rank(0, 1)
+        .batch_size(8)
+        .build()
+        .unwrap();
+    for (batch, (images, labels)) in plain.epoch().zip(&one) {
+        let batch = batch.unwrap();
+        let (rows, wanted) = (batch.rows(), batch.get("image").unwrap());
+        let wanted = wanted.as_slice::<f32>().unwrap();
+        let classes = batch.get("label").unwrap();
+        let classes = classes.as_slice::<i64>().unwrap();
+        let size = wanted.len() / rows;
+        // The share shows in the labels: every row keeps the same.
+        let own = labels[classes[0] as usize];
+        for row in 0..rows {
+            let before = (row + rows - 1) % rows;
+            let label = &labels[row * 200..(row + 1) * 200];
+            assert_eq!(label[classes[row] as usize], own);
+            assert!((label[classes[before] as usize] - (1.0 - own)).abs() < 1e-6 || rows == 1);
+            assert!((label.iter().sum::<f32>() - 1.0).abs() < 1e-6);
+            for i in 0..size {
+                let (x, y) = (wanted[row * size + i], wanted[before * size + i]);
+                let got = images[row * size + i];
+                assert!((got - (x * own + y * (1.0 - own))).abs() < 1e-6, "{row} {i}");
+            }
+        }
     }
 }
 

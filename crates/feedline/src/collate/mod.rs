@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::buffer::BatchMemory;
 use crate::error::Fault;
-use crate::layout::BatchLayout;
+use crate::layout::{BatchField, BatchLayout};
 use crate::sample::Value;
 
 /// The right to write some rows of a batch. The engine makes exactly one for each row.
@@ -52,6 +52,46 @@ impl RowWriter {
         let field = &self.layout.fields()[field];
         // SAFETY: the row is ours alone by the contract of `new`, and the slice borrows `self`.
         unsafe { self.memory.range_mut(field.offset + row * field.row_bytes, field.row_bytes) }
+    }
+
+    /// All rows of a field from the first on, and the bytes of each.
+    ///
+    /// # Panics
+    /// If the rows do not begin with the first.
+    pub fn rows_of(&mut self, field: usize) -> (&mut [u8], usize) {
+        assert_eq!(self.rows.start, 0, "the first row belongs to another worker");
+        let BatchField { offset, row_bytes, .. } = self.layout.fields()[field];
+        // SAFETY: the rows are ours alone by the contract of `new`, and the slice borrows `self`.
+        let rows = unsafe { self.memory.range_mut(offset, self.rows.end * row_bytes) };
+        (rows, row_bytes)
+    }
+
+    /// Writes a class as a probability for each one: 1 for itself, 0 for the others.
+    pub fn write_class(
+        &mut self,
+        field: usize,
+        row: usize,
+        value: &Value<'_>,
+    ) -> Result<(), Fault> {
+        let class = match value {
+            Value::Int(class) => *class,
+            Value::Bytes(bytes) => (*bytes)
+                .try_into()
+                .map(i64::from_ne_bytes)
+                .map_err(|_| Fault::Shape("has a label that is not one int64".to_owned()))?,
+            _ => return Err(Fault::Shape("has a label that is not a whole number".to_owned())),
+        };
+        let out = self.row(field, row);
+        let classes = out.len() / 4;
+        let place = usize::try_from(class).ok().filter(|class| *class < classes);
+        let Some(place) = place else {
+            return Err(Fault::Shape(format!(
+                "has the label {class}, which is not one of {classes} classes: raise num_classes, or mend the label"
+            )));
+        };
+        out.fill(0);
+        out[place * 4..place * 4 + 4].copy_from_slice(&1.0f32.to_ne_bytes());
+        Ok(())
     }
 
     /// Writes a value that needs no decoding.

@@ -98,6 +98,25 @@ struct Slot {
     remaining: u64,
     memory: Arc<BatchMemory>,
     outcome: Outcome,
+    /// All rows are made, and a worker has them all in hand to mix them.
+    closing: bool,
+}
+
+/// What is done to a batch when its rows are made, before it is handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// Nothing.
+    Nothing,
+    /// One worker gets all rows at once, and one more that nobody sees. `made` says whether that
+    /// one is made like the others before.
+    Mix { made: bool },
+}
+
+impl Closing {
+    /// Rows that are made beyond those of the batch.
+    fn made(self) -> u64 {
+        u64::from(self == Closing::Mix { made: true })
+    }
 }
 
 struct State {
@@ -160,6 +179,7 @@ pub(crate) enum Grant {
 pub(crate) struct Flow {
     layout: Arc<BatchLayout>,
     batches: Batches,
+    closing: Closing,
     /// Batches that may be open at once.
     ahead: usize,
     limit: u64,
@@ -175,6 +195,7 @@ impl Flow {
     pub(crate) fn new(
         layout: Arc<BatchLayout>,
         batches: Batches,
+        closing: Closing,
         ahead: usize,
         limit: u64,
         cursor: Cursor,
@@ -197,6 +218,7 @@ impl Flow {
         Flow {
             layout,
             batches,
+            closing,
             ahead: ahead.max(1),
             limit,
             patience: PATIENCE,
@@ -281,7 +303,7 @@ impl Flow {
             None => return false,
         };
         let (epoch, batch) = state.cursor.advance(self.batches.count());
-        let rows = self.batches.rows(batch);
+        let rows = self.batches.rows(batch) + self.closing.made();
         let id = state.next_id;
         state.next_id += 1;
         state.slots.push_back(Slot {
@@ -293,17 +315,23 @@ impl Flow {
             remaining: rows,
             memory: Arc::new(memory),
             outcome: Outcome::default(),
+            closing: false,
         });
         true
     }
 
-    /// Reports a slice done.
-    pub(crate) fn finish(&self, slice: Slice, outcome: Outcome) {
+    /// Reports a slice done. If it was the last one of a batch that is to be mixed, the caller
+    /// gets all rows to do that, and reports them done in turn.
+    #[must_use]
+    pub(crate) fn finish(&self, slice: Slice, outcome: Outcome) -> Option<Slice> {
         let rows = slice.writer.rows().len() as u64;
         let memory = slice.writer.into_memory();
         let mut state = lock(&self.state);
         match state.slots.iter_mut().find(|slot| slot.id == slice.id) {
-            None => self.let_go(&mut state, memory),
+            None => {
+                self.let_go(&mut state, memory);
+                None
+            }
             Some(slot) => {
                 drop(memory);
                 slot.remaining -= rows;
@@ -313,9 +341,26 @@ impl Flow {
                 {
                     slot.outcome.error = Some((row, error));
                 }
-                if slot.remaining == 0 {
-                    self.ready.notify_all();
+                if slot.remaining > 0 {
+                    return None;
                 }
+                let mixes = self.closing != Closing::Nothing && !slot.closing;
+                if !mixes || slot.outcome.error.is_some() {
+                    self.ready.notify_all();
+                    return None;
+                }
+                slot.closing = true;
+                let all = self.batches.rows(slot.batch) + 1;
+                slot.remaining = all;
+                let (layout, range) = (self.layout.clone(), 0..all as usize);
+                Some(Slice {
+                    id: slot.id,
+                    epoch: slot.epoch,
+                    batch: slot.batch,
+                    // SAFETY: every row is done, so no writer is left; none comes, since all rows
+                    // were handed out; and the consumer gets the slot only when this one is done.
+                    writer: unsafe { RowWriter::new(slot.memory.clone(), layout, range) },
+                })
             }
         }
     }
@@ -443,7 +488,7 @@ impl Flow {
                 return Ok(Done {
                     epoch: slot.epoch,
                     batch: slot.batch,
-                    rows: slot.rows,
+                    rows: slot.rows - self.closing.made(),
                     memory: slot.memory,
                     outcome: slot.outcome,
                 });

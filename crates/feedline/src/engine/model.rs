@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use shuttle::thread;
 
-use super::flow::{Cursor, Flow, Grant, Next, Outcome, Slice};
+use super::flow::{Closing, Cursor, Flow, Grant, Next, Outcome, Slice};
 use crate::buffer::BatchMemory;
 use crate::layout::BatchLayout;
 use crate::order::Batches;
@@ -19,6 +19,9 @@ use crate::spec::LastBatch;
 const ROWS: u64 = 2;
 const BATCHES: u64 = 3;
 
+/// What mixing adds to a row.
+const MIXED: u64 = 1 << 40;
+
 struct Scenario {
     ahead: usize,
     /// In batches: how much memory there is.
@@ -27,14 +30,23 @@ struct Scenario {
     scratch: [u64; 2],
     workers: usize,
     in_order: bool,
+    closing: Closing,
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        let closing = Closing::Nothing;
+        Scenario { ahead: 2, memory: 10.0, scratch: [0; 2], workers: 2, in_order: true, closing }
+    }
 }
 
 fn flow(scenario: &Scenario) -> (Arc<Flow>, u64) {
-    let mut layout = BatchLayout::new(ROWS as usize);
+    let mut layout = BatchLayout::new(ROWS as usize + 1);
     layout.push("x", DType::U64, &[]).unwrap();
     let limit = (layout.bytes() as f64 * scenario.memory) as u64;
     let batches = Batches::new(ROWS * BATCHES, ROWS, 0, 1, LastBatch::Short).unwrap();
-    (Arc::new(Flow::new(Arc::new(layout), batches, scenario.ahead, limit, Cursor::at(0, 0))), limit)
+    let (layout, start) = (Arc::new(layout), Cursor::at(0, 0));
+    (Arc::new(Flow::new(layout, batches, scenario.closing, scenario.ahead, limit, start)), limit)
 }
 
 fn code(epoch: u64, batch: u64, row: u64) -> u64 {
@@ -43,7 +55,7 @@ fn code(epoch: u64, batch: u64, row: u64) -> u64 {
 
 fn make(flow: &Flow, mut slice: Slice, needs: [u64; 2], granted: &mut u64, limit: u64) {
     for row in slice.writer.rows() {
-        let need = needs[row];
+        let need = needs[row % 2];
         match flow.grow(*granted, need) {
             Grant::Granted => *granted = need.max(*granted),
             Grant::Wait => {
@@ -62,7 +74,17 @@ fn make(flow: &Flow, mut slice: Slice, needs: [u64; 2], granted: &mut u64, limit
         let value = code(slice.epoch, slice.batch, row as u64).to_ne_bytes();
         slice.writer.row(0, row).copy_from_slice(&value);
     }
-    flow.finish(slice, Outcome::default());
+    if let Some(mut whole) = flow.finish(slice, Outcome::default()) {
+        thread::yield_now();
+        let (rows, size) = whole.writer.rows_of(0);
+        for (row, bytes) in rows.chunks_exact_mut(size).enumerate().take(ROWS as usize) {
+            let made = code(whole.epoch, whole.batch, row as u64);
+            assert_eq!(bytes, made.to_ne_bytes(), "every row is made before they are mixed");
+            bytes.copy_from_slice(&(made + MIXED).to_ne_bytes());
+        }
+        thread::yield_now();
+        assert!(flow.finish(whole, Outcome::default()).is_none(), "a batch is closed once");
+    }
 }
 
 fn work(flow: &Flow, need: [u64; 2], limit: u64) {
@@ -78,10 +100,14 @@ fn work(flow: &Flow, need: [u64; 2], limit: u64) {
 }
 
 fn check(memory: &BatchMemory, epoch: u64, batch: u64) {
+    check_mixed(memory, epoch, batch, 0);
+}
+
+fn check_mixed(memory: &BatchMemory, epoch: u64, batch: u64, more: u64) {
     for row in 0..ROWS {
         // SAFETY: the batch was handed over, so no writer is left.
         let bytes = unsafe { memory.range(row as usize * 8, 8) };
-        assert_eq!(u64::from_ne_bytes(bytes.try_into().unwrap()), code(epoch, batch, row));
+        assert_eq!(u64::from_ne_bytes(bytes.try_into().unwrap()), code(epoch, batch, row) + more);
     }
 }
 
@@ -108,12 +134,15 @@ fn run(scenario: &Scenario, consume: impl FnOnce(&Flow)) {
 }
 
 /// Two epochs in order, keeping each batch until the next one came.
-fn consume_all(flow: &Flow, in_order: bool) {
+fn consume_all(flow: &Flow, scenario: &Scenario) {
+    let in_order = scenario.in_order;
+    let more = if scenario.closing == Closing::Nothing { 0 } else { MIXED };
     let mut kept: Option<(Arc<BatchMemory>, u64, u64)> = None;
     let mut seen = Vec::new();
     for number in 0..2 * BATCHES {
         let done = flow.next(in_order, &mut || false, None).unwrap();
-        check(&done.memory, done.epoch, done.batch);
+        check_mixed(&done.memory, done.epoch, done.batch, more);
+        assert_eq!(done.rows, ROWS);
         assert_eq!(done.epoch, number / BATCHES);
         if in_order {
             assert_eq!(done.batch, number % BATCHES);
@@ -121,7 +150,7 @@ fn consume_all(flow: &Flow, in_order: bool) {
         seen.push((done.epoch, done.batch));
         if let Some((memory, epoch, batch)) = kept.take() {
             // Nobody wrote into it while it was kept.
-            check(&memory, epoch, batch);
+            check_mixed(&memory, epoch, batch, more);
             flow.give_back(memory);
         }
         kept = Some((done.memory, done.epoch, done.batch));
@@ -141,18 +170,16 @@ fn explore(f: impl Fn() + Send + Sync + Clone + 'static) {
 #[test]
 fn batches_come_whole_and_in_order() {
     explore(|| {
-        let scenario =
-            Scenario { ahead: 2, memory: 10.0, scratch: [0; 2], workers: 2, in_order: true };
-        run(&scenario, |flow| consume_all(flow, scenario.in_order));
+        let scenario = Scenario::default();
+        run(&scenario, |flow| consume_all(flow, &scenario));
     });
 }
 
 #[test]
 fn out_of_order_loses_nothing() {
     explore(|| {
-        let scenario =
-            Scenario { ahead: 3, memory: 10.0, scratch: [0; 2], workers: 2, in_order: false };
-        run(&scenario, |flow| consume_all(flow, scenario.in_order));
+        let scenario = Scenario { ahead: 3, in_order: false, ..Scenario::default() };
+        run(&scenario, |flow| consume_all(flow, &scenario));
     });
 }
 
@@ -170,17 +197,52 @@ fn little_memory_slows_but_never_stops() {
         (4.0, [30, 100], 4),
     ] {
         explore(move || {
-            let scenario = Scenario { ahead: 3, memory, scratch, workers, in_order: true };
-            run(&scenario, |flow| consume_all(flow, scenario.in_order));
+            let scenario = Scenario { ahead: 3, memory, scratch, workers, ..Scenario::default() };
+            run(&scenario, |flow| consume_all(flow, &scenario));
         });
     }
 }
 
 #[test]
+fn a_batch_is_mixed_once_when_all_its_rows_are_made() {
+    for (made, memory, scratch, in_order) in [
+        (false, 10.0, [0; 2], true),
+        (true, 10.0, [0; 2], true),
+        (true, 10.0, [0; 2], false),
+        // Batches are thrown away also while they are mixed.
+        (true, 4.0, [100, 30], true),
+        (false, 2.5, [30, 30], true),
+    ] {
+        explore(move || {
+            let closing = Closing::Mix { made };
+            let scenario =
+                Scenario { ahead: 3, memory, scratch, in_order, closing, ..Scenario::default() };
+            run(&scenario, |flow| consume_all(flow, &scenario));
+        });
+    }
+}
+
+#[test]
+fn seeking_and_stopping_may_meet_a_batch_that_is_mixed() {
+    explore(|| {
+        let closing = Closing::Mix { made: true };
+        let scenario = Scenario { memory: 3.5, closing, ..Scenario::default() };
+        run(&scenario, |flow| {
+            let first = flow.next(true, &mut || false, None).unwrap();
+            flow.seek(Cursor::at(7, 0));
+            let done = flow.next(true, &mut || false, None).unwrap();
+            check_mixed(&done.memory, 7, 0, MIXED);
+            check_mixed(&first.memory, 0, 0, MIXED);
+            flow.give_back(done.memory);
+            flow.give_back(first.memory);
+        });
+    });
+}
+
+#[test]
 fn seeking_drops_what_was_in_the_making() {
     explore(|| {
-        let scenario =
-            Scenario { ahead: 2, memory: 3.5, scratch: [60; 2], workers: 2, in_order: true };
+        let scenario = Scenario { memory: 3.5, scratch: [60; 2], ..Scenario::default() };
         run(&scenario, |flow| {
             let first = flow.next(true, &mut || false, None).unwrap();
             flow.seek(Cursor { epoch: 7, batch: 0, skip: (7, vec![1]) });
@@ -199,8 +261,7 @@ fn seeking_drops_what_was_in_the_making() {
 #[test]
 fn stopping_ends_everybody_at_any_time() {
     explore(|| {
-        let scenario =
-            Scenario { ahead: 2, memory: 2.5, scratch: [30; 2], workers: 2, in_order: true };
+        let scenario = Scenario { memory: 2.5, scratch: [30; 2], ..Scenario::default() };
         run(&scenario, |_| thread::yield_now());
     });
 }

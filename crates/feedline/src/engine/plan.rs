@@ -12,9 +12,9 @@ use crate::order::{Batches, Identity, Order, Pick};
 use crate::sample::{DType, Field, FieldKind, Location, Value};
 use crate::source::{self, Source};
 use crate::spec::read::show_bytes;
-use crate::spec::{OnError, SourceKind, Spec, Weights, Workers};
+use crate::spec::{OnError, OpSpec, SourceKind, Spec, Weights, Workers};
 use crate::store::{Local, Room, Store};
-use crate::transform::{Chain, ImageShape, Output};
+use crate::transform::{Chain, ImageShape, Mix, Output};
 use crate::tune;
 
 /// The most that is taken when nothing is said: a quarter of what is free, at most this.
@@ -33,6 +33,14 @@ pub(crate) struct ImageField {
     pub(crate) field: usize,
     pub(crate) pixels: Pixels,
     pub(crate) output: Output,
+}
+
+/// How the rows of a batch are mixed with each other.
+pub(crate) struct Mixing {
+    pub(crate) mix: Mix,
+    /// The field whose classes are mixed too.
+    pub(crate) label: usize,
+    pub(crate) classes: usize,
 }
 
 /// What the samples are made for.
@@ -55,6 +63,7 @@ pub(crate) struct Plan {
     pub(crate) chain: Chain,
     pub(crate) decode: DecodeOptions,
     pub(crate) image: Option<ImageField>,
+    pub(crate) mixing: Option<Mixing>,
     pub(crate) layout: Arc<BatchLayout>,
     pub(crate) rank: Rank,
     pub(crate) workers: usize,
@@ -109,7 +118,8 @@ impl Plan {
         let rank = Rank::resolve(spec.rank, spec.world_size)?;
         let sources = open_sources(&spec, given)?;
         let fields = sources[0].fields().to_vec();
-        let chain = Chain::build(&spec.transforms, spec.layout)?;
+        let (ops, mix) = Mix::split(&spec.transforms)?;
+        let chain = Chain::build(ops, spec.layout)?;
         let decode = decode_options(&spec);
         let sizes: Vec<u64> = sources.iter().map(|source| source.len()).collect();
         let label = label_field(&fields);
@@ -124,10 +134,19 @@ impl Plan {
             Batches::new(order.samples(), spec.batch_size, rank.rank, rank.world, spec.last_batch)?;
         let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Local));
         let image = match purpose {
-            Purpose::Load => image_field(&spec, &fields, &chain, &sources, &*store, &decode)?,
+            Purpose::Load => {
+                // Without ops, arrays need not be images, unless they are mixed.
+                let plain = chain.is_empty() && mix.is_none();
+                image_field(&spec, &fields, &chain, plain, &sources, &*store, &decode)?
+            }
             Purpose::Check => unwritten_image(&fields),
         };
-        let layout = batch_layout(&spec, &fields, image.as_ref(), batches.rows(0).max(1))?;
+        let mixing = match mix {
+            None => None,
+            Some(mix) => Some(mixing(mix, &fields, image.as_ref(), &*sources[0])?),
+        };
+        let rows = batches.rows(0).max(1);
+        let layout = batch_layout(&spec, &fields, image.as_ref(), mixing.as_ref(), rows)?;
         let workers = match spec.num_workers {
             Workers::Auto => tune::cores(),
             Workers::Count(count) => count as usize,
@@ -135,7 +154,9 @@ impl Plan {
         let batch_bytes = layout.bytes() as u64;
         let ahead = ahead(&spec, workers, batch_bytes);
         let (memory, cache_limit) = memory(&spec, batch_bytes)?;
-        let identity = identity(&spec, &sources, &chain, batches.global());
+        let mut ops = chain.canonical();
+        ops.extend(mixing.as_ref().map(|mixing| mixing.mix.canonical()));
+        let identity = identity(&spec, &sources, &ops, batches.global());
         let layout = Arc::new(layout);
         Ok(Plan {
             spec,
@@ -146,6 +167,7 @@ impl Plan {
             chain,
             decode,
             image,
+            mixing,
             layout,
             rank,
             workers,
@@ -273,6 +295,7 @@ fn image_field(
     spec: &Spec,
     fields: &[Field],
     chain: &Chain,
+    plain: bool,
     sources: &[Arc<dyn Source>],
     store: &dyn Store,
     decode: &DecodeOptions,
@@ -286,7 +309,7 @@ fn image_field(
         };
         return Ok(Some(ImageField { field, pixels: Pixels::Encoded, output }));
     }
-    if chain.is_empty() {
+    if plain {
         // Arrays without transforms pass as they are, whatever they hold.
         return Ok(None);
     }
@@ -331,6 +354,44 @@ fn image_field(
     let input = ImageShape { height: view.height, width: view.width, channels: view.channels };
     let output = chain.output(input, pixel_type).map_err(|fault| wrong(fault.to_string()))?;
     Ok(Some(ImageField { field: 0, pixels: Pixels::Array { view, pixel_type }, output }))
+}
+
+/// Checks that there is something to mix.
+fn mixing(
+    mix: Mix,
+    fields: &[Field],
+    image: Option<&ImageField>,
+    source: &dyn Source,
+) -> Result<Mixing> {
+    let labelled = "class folders, a manifest with a column of whole numbers or class names, or arrays with an int64 field of one number per sample";
+    let Some(label) = label_field(fields).filter(|field| image.is_some_and(|i| i.field != *field))
+    else {
+        return Err(mix
+            .error("", "needs labels to mix, and the source has none")
+            .allowed(labelled)
+            .into());
+    };
+    if let Some(image) = image {
+        mix.check(&image.output)?;
+    }
+    let known = Some(source.classes().len()).filter(|known| *known > 0);
+    let classes = match (mix.num_classes(), known) {
+        (Some(told), Some(known)) if told < known => {
+            return Err(mix
+                .error("num_classes", format!("is too few: the source has {known} classes"))
+                .value(told)
+                .allowed(format!("at least {known}"))
+                .into());
+        }
+        (Some(classes), _) | (None, Some(classes)) => classes,
+        (None, None) => {
+            return Err(mix
+                .error("num_classes", "is missing, and the source does not tell")
+                .allowed("a whole number above every label")
+                .into());
+        }
+    };
+    Ok(Mixing { mix, label, classes })
 }
 
 /// An image that takes no room in a batch.
@@ -399,12 +460,15 @@ fn batch_layout(
     spec: &Spec,
     fields: &[Field],
     image: Option<&ImageField>,
+    mixing: Option<&Mixing>,
     rows: u64,
 ) -> Result<BatchLayout> {
     let too_large = || {
         SpecError::new("batch_size", "makes a batch larger than memory can be")
             .value(spec.batch_size)
     };
+    // Mixing needs one row more, which nobody sees: the one before the first.
+    let rows = rows + u64::from(mixing.is_some());
     let mut layout = BatchLayout::new(usize::try_from(rows).map_err(|_| too_large())?);
     for (number, field) in fields.iter().enumerate() {
         let pushed = match (image.filter(|image| image.field == number), &field.kind) {
@@ -420,6 +484,10 @@ fn batch_layout(
                     ),
                     _ => layout.push(&field.name, dtype, shape),
                 }
+            }
+            (None, FieldKind::Array { .. }) if mixing.is_some_and(|m| m.label == number) => {
+                let classes = mixing.map_or(1, |mixing| mixing.classes);
+                layout.push(&field.name, DType::F32, &[classes])
             }
             (None, FieldKind::Array { dtype, shape }) => layout.push(&field.name, *dtype, shape),
             (None, FieldKind::EncodedImage) => {
@@ -484,7 +552,7 @@ fn memory(spec: &Spec, batch_bytes: u64) -> Result<(u64, u64)> {
 fn identity(
     spec: &Spec,
     sources: &[Arc<dyn Source>],
-    chain: &Chain,
+    ops: &[OpSpec],
     global_batch: u64,
 ) -> Identity {
     let hex = |text: String| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()));
@@ -508,12 +576,7 @@ fn identity(
     Identity {
         data: hex(format!("{data:?}")),
         order: hex(format!("{order:?}")),
-        pixels: hex(format!(
-            "{:?} {:?} {:?}",
-            decode_options(spec),
-            chain.canonical(),
-            spec.layout
-        )),
+        pixels: hex(format!("{:?} {:?} {:?}", decode_options(spec), ops, spec.layout)),
         seed: spec.seed,
         global_batch,
         on_error: if spec.on_error == OnError::Skip { "skip" } else { "raise" }.to_owned(),

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::flow::{Cursor, Done, Figures, Flow};
+use super::flow::{Closing, Cursor, Done, Figures, Flow};
 use super::plan::Plan;
 use super::work::{Shared, Worker, panic_text};
 use crate::deliver::{Batch, Home};
@@ -41,8 +41,12 @@ pub(super) struct Engine {
 
 impl Engine {
     pub(super) fn new(plan: Arc<Plan>, cursor: Cursor) -> Self {
-        let flow =
-            Flow::new(plan.layout.clone(), plan.batches.clone(), plan.ahead, plan.memory, cursor);
+        let closing = match &plan.mixing {
+            None => Closing::Nothing,
+            Some(_) => Closing::Mix { made: plan.rank.world > 1 },
+        };
+        let (layout, batches) = (plan.layout.clone(), plan.batches.clone());
+        let flow = Flow::new(layout, batches, closing, plan.ahead, plan.memory, cursor);
         let caches = match plan.spec.cache {
             None => Vec::new(),
             Some(_) => {

@@ -196,7 +196,11 @@ impl Worker {
         // A mean that follows within a few slices and is not thrown by one.
         self.mean = (self.mean * 3 + time / (rows.len().max(1) as u32)) / 4;
         shared.counters[self.number].finished(rows.len() as u64, time);
-        shared.flow.finish(slice, outcome);
+        if let Some(mut whole) = shared.flow.finish(slice, outcome) {
+            mix(&shared.plan, &mut whole);
+            // All rows were in hand, so there is nothing more to close.
+            let _ = shared.flow.finish(whole, Outcome::default());
+        }
     }
 
     /// Makes one row, with a stand-in if its sample is bad and that is allowed. `Err(None)` means
@@ -212,7 +216,13 @@ impl Worker {
         timed: bool,
         outcome: &mut Outcome,
     ) -> Result<(), Option<Error>> {
-        let place = plan.batches.row(slice.batch, row as u64);
+        // The row that nobody sees is another rank's, and its failures are counted there.
+        let unseen = row as u64 >= plan.batches.rows(slice.batch);
+        let place = if unseen {
+            plan.batches.before(slice.batch)
+        } else {
+            plan.batches.row(slice.batch, row as u64)
+        };
         let mut pick = order.pick(place.position);
         let mut attempt = 0;
         loop {
@@ -255,7 +265,9 @@ impl Worker {
             if plan.spec.on_error == OnError::Raise || attempt == SUBSTITUTES {
                 return Err(Some(Error::Sample(Box::new(error))));
             }
-            outcome.failures.push(Failure { row: row as u64, pick, error });
+            if !unseen {
+                outcome.failures.push(Failure { row: row as u64, pick, error });
+            }
             if plan.purpose == Purpose::Check {
                 return Ok(());
             }
@@ -308,6 +320,7 @@ impl Worker {
     ) -> Result<(), Trouble> {
         let source: &dyn Source = &*plan.sources[pick.source];
         let image_field = plan.image.as_ref().map(|image| image.field);
+        let mixed_label = plan.mixing.as_ref().map(|mixing| mixing.label);
         for field in 0..plan.layout.fields().len() {
             let value = source
                 .value(pick.index, field)
@@ -319,10 +332,12 @@ impl Worker {
                     self.make_image(&mut sample, image, &value)?;
                 }
                 _ => {
-                    slice
-                        .writer
-                        .write(field, row, &value)
-                        .map_err(|fault| Trouble::Fault(Stage::Collate, fault))?;
+                    let written = if mixed_label == Some(field) {
+                        slice.writer.write_class(field, row, &value)
+                    } else {
+                        slice.writer.write(field, row, &value)
+                    };
+                    written.map_err(|fault| Trouble::Fault(Stage::Collate, fault))?;
                     watch.lap(Part::Copy);
                 }
             }
@@ -503,6 +518,38 @@ impl Worker {
             _ => {
                 let alone = need.encoded.saturating_add(need.decoded).saturating_add(need.rest);
                 Err(Trouble::Memory(alone as u64))
+            }
+        }
+    }
+}
+
+/// Mixes all rows of a batch, each with the one before it.
+fn mix(plan: &Plan, whole: &mut Slice) {
+    let (Some(mixing), Some(image)) = (&plan.mixing, &plan.image) else { return };
+    let mixed = mixing.mix.draw(plan.spec.seed, whole.epoch, whole.batch, &image.output);
+    let rows = plan.batches.rows(whole.batch) as usize;
+    for field in [image.field, mixing.label] {
+        let (bytes, size) = whole.writer.rows_of(field);
+        if plan.rank.world == 1 {
+            // The last row is about to change, and the first one needs it as it was.
+            bytes.copy_within((rows - 1) * size..rows * size, rows * size);
+        }
+        // From the last row down, so that the one before is still as it was made.
+        for row in (0..rows).rev() {
+            let (own, other) = match row.checked_sub(1) {
+                Some(before) => {
+                    let (low, high) = bytes.split_at_mut(row * size);
+                    (&mut high[..size], &low[before * size..])
+                }
+                None => {
+                    let (low, high) = bytes.split_at_mut(rows * size);
+                    (&mut low[..size], &high[..size])
+                }
+            };
+            if field == image.field {
+                mixed.images(&image.output, own, other);
+            } else {
+                mixed.labels(own, other);
             }
         }
     }

@@ -71,6 +71,12 @@ pub fn convert(
     let (scale, bias) = (map.scale, map.bias);
     let planar = layout == Layout::Chw && view.channels > 1;
     match (pixels, map.dtype) {
+        (Pixels::U8(from), DType::U8) if map.is_cast() && !planar && view.is_interleaved() => {
+            let length = view.width * view.channels;
+            for (y, row) in out.chunks_exact_mut(length.max(1)).enumerate() {
+                row.copy_from_slice(&from[view.at(y, 0, 0)..][..length]);
+            }
+        }
         (Pixels::U8(from), DType::U8) if map.is_cast() => write(from, view, planar, out, |_, x| x),
         (Pixels::F32(from), DType::F32) if map.is_cast() => {
             typed(from, view, planar, out, |_, x| x)

@@ -113,7 +113,23 @@ impl Batches {
     /// What row `row` of batch `number` holds.
     #[must_use]
     pub fn row(&self, number: u64, row: u64) -> Row {
-        let place = self.run(number).0 + row;
+        self.at(self.run(number).0 + row)
+    }
+
+    /// What the row before this rank's first one holds, in the batch of all ranks. Before the
+    /// first of that is its last.
+    #[must_use]
+    pub fn before(&self, number: u64) -> Row {
+        let (first, whole) = (self.run(number).0, number * self.global());
+        if first > whole {
+            return self.at(first - 1);
+        }
+        let rest = self.samples.saturating_sub(whole);
+        let short = self.last == LastBatch::Short && rest < self.global();
+        self.at(whole + if short { rest } else { self.global() }.saturating_sub(1))
+    }
+
+    fn at(&self, place: u64) -> Row {
         let padding = place >= self.samples;
         let position = match (padding, self.last) {
             (false, _) => place,
@@ -137,20 +153,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranks_joined_are_one_process(samples in 1u64..200, batch in 1u64..9, world in 1u64..9, last in 0usize..4) {
+        fn ranks_joined_are_one_process(samples in 1u64..200, size in 1u64..9, world in 1u64..9, last in 0usize..4) {
             let last = [LastBatch::Short, LastBatch::Drop, LastBatch::Pad, LastBatch::Wrap][last];
-            let parts: Result<Vec<_>, _> = (0..world).map(|rank| Batches::new(samples, batch, rank, world, last)).collect();
+            let parts: Result<Vec<_>, _> = (0..world).map(|rank| Batches::new(samples, size, rank, world, last)).collect();
             let Ok(parts) = parts else { return Ok(()) };
-            let whole = all(&Batches::new(samples, batch * world, 0, 1, last).unwrap());
+            let whole = all(&Batches::new(samples, size * world, 0, 1, last).unwrap());
             let parts: Vec<_> = parts.iter().map(all).collect();
             for (number, batch) in whole.iter().enumerate() {
                 let joined: Vec<Row> = parts.iter().flat_map(|part| part[number].clone()).collect();
                 prop_assert_eq!(&joined, batch);
                 prop_assert!(parts.iter().all(|part| !part[number].is_empty()));
+                let mut before = *batch.last().unwrap();
+                for rank in 0..world {
+                    let part = Batches::new(samples, size, rank, world, last).unwrap();
+                    prop_assert_eq!(part.before(number as u64), before);
+                    before = *parts[rank as usize][number].last().unwrap();
+                }
             }
             prop_assert!(parts.iter().all(|part| part.len() == whole.len()));
             let real: Vec<u64> = whole.iter().flatten().filter(|r| !r.padding).map(|r| r.position).collect();
-            let expected = if last == LastBatch::Drop { samples / (batch * world) * (batch * world) } else { samples };
+            let expected = if last == LastBatch::Drop { samples / (size * world) * (size * world) } else { samples };
             prop_assert_eq!(real, (0..expected).collect::<Vec<_>>());
         }
     }

@@ -4,18 +4,34 @@
 //! image's view; pointwise ops (`ToDtype`, `Normalize`) are gathered and done in the one pass that
 //! writes the batch, unless an op that makes new pixels comes after them.
 
+mod augment;
 mod center_crop;
+mod color;
+mod color_jitter;
 mod exact;
+mod gaussian_blur;
+mod grayscale;
+mod lanes;
+mod mix;
 mod normalize;
 mod pad;
 mod parameters;
 mod placement;
+mod random_affine;
 mod random_crop;
+mod random_erasing;
 mod random_flip;
 mod random_resized_crop;
+mod random_rotation;
 mod resample;
 mod resize;
+mod sharpen;
+mod straight;
+mod table;
 mod to_dtype;
+mod warp;
+
+pub use mix::{Mix, Mixed};
 
 use serde_json::{Map, Value};
 
@@ -84,6 +100,32 @@ trait Transform: Send + Sync + std::fmt::Debug {
     /// True when it draws random numbers.
     fn is_random(&self) -> bool {
         false
+    }
+
+    /// Whether it can work on such images; 0 channels stand for any number.
+    fn check(&self, _channels: usize, _dtype: DType) -> Result<(), SpecError> {
+        Ok(())
+    }
+
+    /// Channels of the result.
+    fn channels(&self, input: usize) -> usize {
+        input
+    }
+
+    /// The parameter that makes the size of the result depend on what is drawn.
+    /// [`Transform::shape`] is then the largest.
+    fn varies(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// False when it will leave the image as it is, for the same draws.
+    fn acts(&self, _draws: &mut Draws) -> bool {
+        true
+    }
+
+    /// What it draws for an image of a given size, in torchvision's words.
+    fn drawn(&self, _input: ImageShape, _draws: &mut Draws) -> Value {
+        Value::Null
     }
 
     /// The size of the result for an image of a given size.
@@ -182,6 +224,16 @@ const OPS: &[(&str, Reader)] = &[
     ("RandomVerticalFlip", random_flip::RandomFlip::read_vertical),
     ("Normalize", normalize::Normalize::read),
     ("ToDtype", to_dtype::ToDtype::read),
+    ("Pad", pad::Pad::read),
+    ("ColorJitter", color_jitter::ColorJitter::read),
+    ("Grayscale", grayscale::Grayscale::read),
+    ("RandomGrayscale", grayscale::RandomGrayscale::read),
+    ("GaussianBlur", gaussian_blur::GaussianBlur::read),
+    ("RandomErasing", random_erasing::RandomErasing::read),
+    ("RandomRotation", random_rotation::RandomRotation::read),
+    ("RandomAffine", random_affine::RandomAffine::read),
+    ("RandAugment", augment::RandAugment::read),
+    ("TrivialAugmentWide", augment::TrivialAugmentWide::read),
 ];
 
 /// Ops, one after the other, and the layout of what they write.
@@ -199,6 +251,14 @@ impl Chain {
         let mut built = Vec::with_capacity(ops.len());
         for (i, spec) in ops.iter().enumerate() {
             let path = format!("transforms[{i}]");
+            if mix::is_batch_op(&spec.op) {
+                return Err(SpecError::new(
+                    format!("{path}.op"),
+                    "works on batches, not on images",
+                )
+                .value(format!("{:?}", spec.op))
+                .allowed("at the end of a loader's transforms, once"));
+            }
             let Some((_, read)) = OPS.iter().find(|(name, _)| *name == spec.op) else {
                 let names: Vec<&str> = OPS.iter().map(|(name, _)| *name).collect();
                 let mut error = SpecError::new(format!("{path}.op"), "unknown op")
@@ -211,6 +271,16 @@ impl Chain {
             built.push(read(&mut table)?);
             table.finish()?;
         }
+        for (i, op) in built.iter().enumerate() {
+            let sized = built[i + 1..].iter().any(|later| later.fixed_size().is_some());
+            if let Some(name) = op.varies().filter(|_| !sized) {
+                return Err(SpecError::new(
+                    format!("transforms[{i}].{name}"),
+                    "makes images of different sizes, which have no place in a batch",
+                )
+                .allowed("with a Resize to [height, width] or a crop after it"));
+            }
+        }
         let chain = Chain { ops: built, layout };
         // Mistakes that are mistakes for every input: normalising after a cast to integers.
         chain.check_types(None, DType::F32).map(|_| chain)
@@ -222,8 +292,16 @@ impl Chain {
         self.check_types(Some(channels), element(input_type)).map(|_| ())
     }
 
-    fn check_types(&self, channels: Option<usize>, mut dtype: DType) -> Result<DType, SpecError> {
+    fn check_types(
+        &self,
+        mut channels: Option<usize>,
+        mut dtype: DType,
+    ) -> Result<DType, SpecError> {
         for (i, op) in self.ops.iter().enumerate() {
+            if let Some(count) = channels {
+                op.check(count, dtype).map_err(|e| e.within(&format!("transforms[{i}]")))?;
+                channels = Some(op.channels(count));
+            }
             // Without a count, any that the op accepts will do: 0 stands for it.
             if let Some(map) = op.map(dtype, channels.unwrap_or(0)) {
                 dtype = map.map_err(|error| error.within(&format!("transforms[{i}]")))?.dtype;
@@ -286,7 +364,9 @@ impl Chain {
     pub fn fixed_output(&self, channels: usize, input_type: PixelType) -> Option<Output> {
         let dtype = self.check_types(Some(channels), element(input_type)).ok()?;
         let mut known: Option<ImageShape> = None;
+        let mut channels = channels;
         for op in &self.ops {
+            channels = op.channels(channels);
             known = match (op.fixed_size(), known) {
                 (Some((height, width)), _) => Some(ImageShape { height, width, channels }),
                 (None, Some(shape)) => Some(op.shape(shape).ok()?),
@@ -348,9 +428,13 @@ impl Chain {
                 pointwise = true;
                 continue;
             }
-            let draws = &mut Draws::with_key(epoch_key, position, i as u32);
+            let draws = || Draws::with_key(epoch_key, position, i as u32);
+            if !op.acts(&mut draws()) {
+                continue;
+            }
             let resizes = op.makes_pixels(placement.shape(input.channels));
-            if resizes && pointwise || !matches!(op.place(&mut placement, draws), Some(Ok(()))) {
+            let placed = |placement: &mut Placement| op.place(placement, &mut draws());
+            if resizes && pointwise || !matches!(placed(&mut placement), Some(Ok(()))) {
                 break;
             }
         }
@@ -367,11 +451,11 @@ impl Chain {
         position: u64,
         out: &mut [u8],
     ) -> Result<(), Fault> {
-        let channels = image.view().channels;
         let mut pending = Linear::cast(element(image.pixel_type()));
         let whole = image.excerpt();
         let mut placement = Placement::of(whole.height, whole.width);
         for (i, op) in self.ops.iter().enumerate() {
+            let channels = image.view().channels;
             if let Some(map) = op.map(pending.dtype, channels) {
                 let map = map.map_err(|error| unfit(error.within(&format!("transforms[{i}]"))))?;
                 // Integers are cut off, so what follows cannot be folded into what came before.
@@ -380,6 +464,9 @@ impl Chain {
                     materialise(image, &mut pending)?;
                 }
                 pending = pending.then(&map);
+                continue;
+            }
+            if !op.acts(&mut Draws::with_key(epoch_key, position, i as u32)) {
                 continue;
             }
             if op.makes_pixels(placement.shape(channels)) && !pending.keeps(image.pixel_type()) {
@@ -407,6 +494,21 @@ impl Chain {
         }
         resample::settle(image, &mut placement)?;
         convert(image.pixels(), image.view(), &map, self.layout, out)
+    }
+}
+
+impl Chain {
+    /// What each op draws for the image of a given size at a position: `null` for ops that draw
+    /// nothing worth telling. Sizes that vary count as the largest.
+    #[must_use]
+    pub fn drawn(&self, input: ImageShape, epoch_key: u64, position: u64) -> Vec<Value> {
+        let mut shape = input;
+        let mut told = Vec::with_capacity(self.ops.len());
+        for (i, op) in self.ops.iter().enumerate() {
+            told.push(op.drawn(shape, &mut Draws::with_key(epoch_key, position, i as u32)));
+            shape = op.shape(shape).unwrap_or(shape);
+        }
+        told
     }
 }
 
@@ -666,5 +768,103 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// What each op makes of a picture, by the code for any processor and by the wide one.
+    #[test]
+    fn golden_hashes_of_both_paths() {
+        let (height, width) = (70, 93);
+        let mut draws = Draws::new(1, 2, 3, 4);
+        let bytes: Vec<u8> = (0..height * width * 3)
+            .map(|i| ((i / 3 % width * 2 + i / 3 / width) as u64 + draws.below(90)).min(255) as u8)
+            .collect();
+        let scaled: Vec<f32> = bytes.iter().map(|x| f32::from(*x) / 255.0).collect();
+        let golden: &[(Value, u64)] = &[
+            (
+                json!({"op": "ColorJitter", "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}),
+                0xfc20_b23c_e1f4_2fda,
+            ),
+            (json!({"op": "ColorJitter", "hue": [0.3, 0.3]}), 0x1270_3974_7d3e_8ad2),
+            (json!({"op": "Grayscale"}), 0x8855_4563_5584_0976),
+            (json!({"op": "RandomGrayscale", "p": 1}), 0x3e83_84bb_2498_587b),
+            (
+                json!({"op": "GaussianBlur", "kernel_size": [5, 9], "sigma": 1.5}),
+                0x8a46_7432_013d_ddfa,
+            ),
+            (json!({"op": "RandomErasing", "p": 1, "value": [1, 2, 3]}), 0x00ef_3ee0_6e06_93db),
+            (json!({"op": "RandomErasing", "p": 1, "value": "random"}), 0xd091_8ffe_803b_e84d),
+            (
+                json!({"op": "RandomRotation", "degrees": [17, 17], "fill": [9, 8, 7]}),
+                0x785f_d307_bf2a_d227,
+            ),
+            (
+                json!({"op": "RandomRotation", "degrees": [17, 17], "interpolation": "bilinear", "expand": true}),
+                0x742e_19f6_9572_5f52,
+            ),
+            (
+                json!({"op": "RandomAffine", "degrees": 30, "translate": [0.1, 0.2], "scale": [0.7, 1.4], "shear": 10, "interpolation": "bilinear", "fill": 3}),
+                0xf6e9_29e2_528f_0177,
+            ),
+            (
+                json!({"op": "Pad", "padding": [1, 2, 3, 4], "padding_mode": "reflect"}),
+                0x2615_6bc8_1741_333d,
+            ),
+            (json!({"op": "RandAugment", "num_ops": 30, "magnitude": 5}), 0x72ce_4551_3e42_24ae),
+            (
+                json!({"op": "RandAugment", "num_ops": 30, "magnitude": 5, "interpolation": "bilinear"}),
+                0xf6d8_120d_c38c_2911,
+            ),
+            (json!({"op": "TrivialAugmentWide"}), 0x68c8_6827_d1e8_3489),
+        ];
+        let mut found = Vec::new();
+        for (op, wanted) in golden {
+            let chain = chain(json!([op]));
+            let hash = |narrow: bool| {
+                lanes::NARROW.set(narrow);
+                let mut hash = 0;
+                let (whole, planar) =
+                    (View::interleaved(height, width, 3), View::planar(height, width, 3));
+                let mut flipped = whole;
+                flipped.flip_horizontal();
+                let mut turned = planar;
+                turned.transpose();
+                for view in [whole, planar, flipped, turned] {
+                    let made = run(&chain, Pixels::U8(&bytes), view);
+                    hash = xxhash_rust::xxh3::xxh3_64_with_seed(&made, hash);
+                    if chain.check(3, PixelType::F32).is_ok() {
+                        let made = run(&chain, Pixels::F32(&scaled), view);
+                        hash = xxhash_rust::xxh3::xxh3_64_with_seed(&made, hash);
+                    }
+                }
+                lanes::NARROW.set(false);
+                hash
+            };
+            let (wide, narrow) = (hash(false), hash(true));
+            assert_eq!(wide, narrow, "{op}");
+            found.push((op.clone(), *wanted, wide));
+        }
+        let changed: Vec<_> = found.iter().filter(|(_, wanted, got)| wanted != got).collect();
+        assert!(changed.is_empty(), "{changed:#x?}");
+    }
+
+    #[test]
+    fn new_mistakes_are_named() {
+        for wrong in [
+            json!({"op": "RandomRotation", "degrees": 30, "expand": true}),
+            json!({"op": "GaussianBlur", "kernel_size": 2}),
+            json!({"op": "RandAugment", "num_ops": 1_000_000}),
+            json!({"op": "CutMix"}),
+        ] {
+            assert!(Chain::build(&ops(json!([wrong])), Layout::Chw).is_err(), "{wrong}");
+        }
+        let expands = json!([{"op": "RandomRotation", "degrees": 30, "expand": true}, {"op": "CenterCrop", "size": 20}]);
+        let chain = chain(expands);
+        assert_eq!(chain.fixed_output(3, PixelType::U8).unwrap().shape, [3, 20, 20]);
+        let gray = Chain::build(
+            &ops(json!([{"op": "CenterCrop", "size": 4}, {"op": "Grayscale"}, {"op": "ToDtype"}, {"op": "Normalize", "mean": [0.5], "std": [0.5]}])),
+            Layout::Chw,
+        )
+        .unwrap();
+        assert_eq!(gray.fixed_output(3, PixelType::U8).unwrap().shape, [1, 4, 4]);
     }
 }

@@ -1,9 +1,92 @@
-//! A window onto an image that reaches beyond its edges.
+//! `Pad`, and windows onto an image that reach beyond its edges.
 
 use bytemuck::Pod;
+use serde_json::{Map, Value, json};
 
-use crate::error::Fault;
+use super::{ImageShape, Transform, warp};
+use crate::error::{Fault, SpecError};
 use crate::image::{Image, PixelType, Pixels, View};
+use crate::random::Draws;
+use crate::spec::Table;
+
+/// Padding beyond this is a mistake.
+const MOST_PADDING: u64 = 1 << 16;
+
+/// Left, top, right, bottom; one number is all of them, two are the sides and top and bottom.
+pub(super) fn read_padding(table: &mut Table) -> Result<Option<[usize; 4]>, SpecError> {
+    let Some(given) = table.wholes("padding")? else { return Ok(None) };
+    let side = |i: usize| given[i] as usize;
+    let padding = match given.len() {
+        _ if given.iter().any(|side| *side > MOST_PADDING) => None,
+        1 => Some([side(0); 4]),
+        2 => Some([side(0), side(1), side(0), side(1)]),
+        4 => Some([side(0), side(1), side(2), side(3)]),
+        _ => None,
+    };
+    padding.map(Some).ok_or_else(|| {
+        table.error("padding", "is not allowed").value(json!(given)).allowed(format!(
+            "a whole number, [left and right, top and bottom] or [left, top, right, bottom], up to {MOST_PADDING}"
+        ))
+    })
+}
+
+#[derive(Debug)]
+pub(super) struct Pad {
+    /// Left, top, right, bottom.
+    padding: [usize; 4],
+    fill: Vec<f64>,
+    beyond: Beyond,
+}
+
+impl Pad {
+    pub(super) fn read(table: &mut Table) -> Result<Box<dyn Transform>, SpecError> {
+        let allowed = "a whole number, or two or four of them";
+        let padding = read_padding(table)?.ok_or_else(|| table.missing("padding", allowed))?;
+        let fill = warp::read_fill(table)?.unwrap_or_else(|| vec![0.0]);
+        let beyond = table.choice("padding_mode", Beyond::NAMES)?.unwrap_or_default();
+        if fill.len() > 1 && beyond != Beyond::Constant {
+            return Err(table
+                .error("fill", format!("has a colour, which \"{}\" does not use", beyond.name()))
+                .value(json!(fill))
+                .allowed("a number, or padding_mode = \"constant\""));
+        }
+        Ok(Box::new(Pad { padding, fill, beyond }))
+    }
+}
+
+impl Transform for Pad {
+    fn name(&self) -> &'static str {
+        "Pad"
+    }
+
+    fn parameters(&self) -> Map<String, Value> {
+        Map::from_iter([
+            ("padding".to_owned(), json!(self.padding)),
+            ("fill".to_owned(), json!(self.fill)),
+            ("padding_mode".to_owned(), json!(self.beyond.name())),
+        ])
+    }
+
+    fn shape(&self, input: ImageShape) -> Result<ImageShape, Fault> {
+        let [left, top, right, bottom] = self.padding;
+        Ok(input.sized((input.height + top + bottom, input.width + left + right)))
+    }
+
+    fn makes_pixels(&self, _: ImageShape) -> bool {
+        self.padding != [0; 4]
+    }
+
+    fn scratch(&self, input: ImageShape, pixel: PixelType) -> usize {
+        self.shape(input).map_or(0, |shape| shape.elements().saturating_mul(pixel.size()))
+    }
+
+    fn apply(&self, image: &mut Image<'_>, _: &mut Draws) -> Result<(), Fault> {
+        let [left, top, right, bottom] = self.padding;
+        let View { height, width, .. } = image.view();
+        let size = (height + top + bottom, width + left + right);
+        window(image, (-(top as isize), -(left as isize)), size, self.beyond, &self.fill)
+    }
+}
 
 /// What lies beyond the edges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -141,6 +224,15 @@ fn copy<T: Pod>(
             }
             _ => 0..0,
         };
+        if beyond == Beyond::Constant && (run || row.is_none()) {
+            // Nothing but the fill is left.
+            let (before, rest) = to.split_at_mut(inside.start * channels);
+            let after = &mut rest[(inside.end - inside.start) * channels..];
+            for pixel in before.chunks_exact_mut(channels).chain(after.chunks_exact_mut(channels)) {
+                pixel.iter_mut().enumerate().for_each(|(c, to)| *to = fill(plane + c));
+            }
+            continue;
+        }
         for x in (0..inside.start).chain(inside.end..new.width) {
             for c in 0..channels {
                 to[x * channels + c] = pixel(x, c);

@@ -65,3 +65,12 @@ pub(super) fn range(
             .allowed("[low, high] with 0 < low <= high")),
     }
 }
+
+/// What torchvision's colour ops ask for; 0 stands for a count that is not known yet.
+pub(super) fn one_or_three(channels: usize) -> Result<(), SpecError> {
+    if matches!(channels, 0 | 1 | 3) {
+        return Ok(());
+    }
+    Err(SpecError::new("", format!("cannot work on {channels} channels"))
+        .allowed("images with 1 or 3 channels"))
+}

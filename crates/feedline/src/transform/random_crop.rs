@@ -20,30 +20,10 @@ pub(super) struct RandomCrop {
     beyond: Beyond,
 }
 
-/// Padding beyond this is a mistake.
-const MOST_PADDING: u64 = 1 << 16;
-
 impl RandomCrop {
     pub(super) fn read(table: &mut Table) -> Result<Box<dyn Transform>, SpecError> {
         let (height, width) = parameters::size(table)?;
-        let padding = match table.wholes("padding")? {
-            None => None,
-            Some(given) => {
-                let side = |i: usize| given[i] as usize;
-                let padding = match given.len() {
-                    _ if given.iter().any(|side| *side > MOST_PADDING) => None,
-                    1 => Some([side(0); 4]),
-                    2 => Some([side(0), side(1), side(0), side(1)]),
-                    4 => Some([side(0), side(1), side(2), side(3)]),
-                    _ => None,
-                };
-                Some(padding.ok_or_else(|| {
-                    table.error("padding", "is not allowed").value(json!(given)).allowed(format!(
-                        "a whole number, [left and right, top and bottom] or [left, top, right, bottom], up to {MOST_PADDING}"
-                    ))
-                })?)
-            }
-        };
+        let padding = pad::read_padding(table)?;
         let pad_if_needed = table.boolean("pad_if_needed")?.unwrap_or(false);
         let fill = table.numbers("fill")?.unwrap_or_else(|| vec![0.0]);
         if fill.is_empty() || fill.len() > 4 {
