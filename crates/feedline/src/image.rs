@@ -23,6 +23,21 @@ pub struct Part {
     pub width: usize,
 }
 
+impl Part {
+    /// With `margin` pixels more on every side, as far as `whole` goes.
+    #[must_use]
+    pub fn grown(self, margin: usize, whole: Part) -> Part {
+        let grow = |start: usize, length: usize, first: usize, all: usize| {
+            let end = start.saturating_add(length).saturating_add(margin).min(first + all);
+            let start = start.saturating_sub(margin).max(first).min(end);
+            (start, end - start)
+        };
+        let (top, height) = grow(self.top, self.height, whole.top, whole.height);
+        let (left, width) = grow(self.left, self.width, whole.left, whole.width);
+        Part { top, left, height, width }
+    }
+}
+
 /// Where pixels lie in a slice of elements. Strides may be negative: a flip is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {

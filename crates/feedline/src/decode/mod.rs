@@ -18,6 +18,7 @@ mod exif;
 mod gif;
 mod jpeg;
 mod jpeg_header;
+mod jpeg_splice;
 mod png;
 mod raster;
 mod webp;
@@ -172,6 +173,8 @@ pub struct Header {
     stored: (usize, usize),
     /// Bytes that the pixels take before they have their final channels.
     raw: usize,
+    /// Bytes for a shorter JPEG with the part that is wanted.
+    spliced: usize,
 }
 
 /// What a format's own header reader finds.
@@ -182,7 +185,9 @@ struct Declared {
     progressive: bool,
     /// Bytes of one pixel as the library writes it.
     pixel: usize,
-    /// Bytes that the library allocates beside them.
+    /// Bytes for a shorter JPEG with the part that is wanted.
+    spliced: usize,
+    /// Bytes that are allocated beside the pixels, that JPEG included.
     extra: usize,
 }
 
@@ -235,6 +240,7 @@ pub fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Header, Fault> {
         orientation,
         stored: (height, width),
         raw,
+        spliced: declared.spliced,
     })
 }
 
@@ -284,7 +290,7 @@ impl Decoder {
         scratch: &'a mut Scratch,
     ) -> Result<Image<'a>, Fault> {
         let (height, width) = header.stored;
-        let out = scratch.decoded(header.raw)?;
+        let (out, spare) = scratch.decoded(header.raw + header.spliced)?.split_at_mut(header.raw);
         if options.allow_truncated {
             // What a damaged file leaves unwritten must not show an earlier image.
             out.fill(0);
@@ -293,7 +299,7 @@ impl Decoder {
             // A turned image has other coordinates than the file: rare, so decoded whole.
             Format::Jpeg => {
                 let part = part.filter(|_| header.orientation == 1);
-                self.jpeg.decode(bytes, header, options, part, out)?
+                self.jpeg.decode(bytes, header, options, part, out, spare)?
             }
             Format::Png => png::decode(bytes, header, options, out)?,
             Format::WebP => webp::decode(bytes, header, options, out)?,

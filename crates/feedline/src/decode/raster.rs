@@ -83,6 +83,7 @@ pub(super) fn probe(
             width: width as usize,
             orientation,
             progressive: false,
+            spliced: 0,
             pixel: raw.size(),
             extra,
         })

@@ -13,8 +13,14 @@ pub enum Subsampling {
     /// One colour sample for 2x2 pixels, as cameras and the web write.
     #[default]
     Half,
+    /// One colour sample for 2x1 pixels (4:2:2), as many cameras write.
+    Horizontal,
+    /// One colour sample for 1x2 pixels (4:4:0): a 4:2:2 photo that was turned.
+    Vertical,
     /// A colour sample for every pixel (4:4:4).
     Full,
+    /// No colour: one component.
+    Gray,
 }
 
 /// A JPEG encoder that keeps its handle and its output buffer from image to image.
@@ -50,7 +56,10 @@ impl Encoder {
         }
         let subsampling = match subsampling {
             Subsampling::Half => turbo::TJSAMP_TJSAMP_420,
+            Subsampling::Horizontal => turbo::TJSAMP_TJSAMP_422,
+            Subsampling::Vertical => turbo::TJSAMP_TJSAMP_440,
             Subsampling::Full => turbo::TJSAMP_TJSAMP_444,
+            Subsampling::Gray => turbo::TJSAMP_TJSAMP_GRAY,
         };
         let mut encoder = Encoder { handle, subsampling, output: Vec::new() };
         encoder.set(turbo::TJPARAM_TJPARAM_QUALITY, c_int::from(quality))?;
@@ -59,6 +68,11 @@ impl Encoder {
         // The output buffer is ours: the library must fail rather than replace it.
         encoder.set(turbo::TJPARAM_TJPARAM_NOREALLOC, 1)?;
         Ok(encoder)
+    }
+
+    /// Writes a restart marker after every so many units (MCUs); 0 writes none.
+    pub fn restart_interval(&mut self, units: u16) -> Result<()> {
+        self.set(turbo::TJPARAM_TJPARAM_RESTARTBLOCKS, c_int::from(units))
     }
 
     /// The JPEG of `pixels`: `height` rows of `width` red, green, blue bytes. The bytes stay
