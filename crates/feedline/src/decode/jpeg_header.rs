@@ -180,7 +180,7 @@ impl JpegHeader {
 
     /// Bytes that a shorter JPEG with some of the segments takes at most; 0 if it has none.
     pub(super) fn spliced(&self) -> usize {
-        if self.plain && self.restart_interval > 0 { self.length + jpeg_splice::TAIL } else { 0 }
+        if self.plain && self.restart_interval > 0 { self.length + jpeg_splice::END } else { 0 }
     }
 
     /// What the library is asked to write for a pixel.
