@@ -6,8 +6,8 @@ use std::time::Instant;
 use feedline::engine::{Expectation, Gain, Pack, PackOptions, Packed};
 use feedline::pack::jpeg::Subsampling;
 use feedline::pack::recut::SEGMENT;
-use feedline::spec::Workers;
 use feedline::spec::read::{parse_bytes, show_bytes};
+use feedline::spec::{SourceKind, Workers};
 use serde_json::{Value, json};
 
 use crate::output::{Failure, Outcome, Output};
@@ -49,7 +49,7 @@ pub(crate) struct PackCommand {
 
     /// Units of 8 to 16 pixels between two markers; the nearest that divides a row is taken
     /// [default: 1].
-    #[arg(long, value_name = "N", requires = "crop_index")]
+    #[arg(long, value_name = "N", requires = "crop_index", conflicts_with = "raw")]
     segment: Option<u16>,
 
     /// Make larger images smaller: this is their shorter side.
@@ -69,8 +69,12 @@ pub(crate) struct PackCommand {
     raw: bool,
 
     /// Do not compare the pixels of rewritten JPEGs with the original's.
-    #[arg(long, requires = "crop_index")]
+    #[arg(long, requires = "crop_index", conflicts_with = "raw")]
     no_check: bool,
+
+    /// Columns of a manifest that become labels, separated by commas [default: label].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    label_columns: Option<Vec<String>>,
 
     /// Turn images that are decoded as their EXIF orientation asks.
     #[arg(long)]
@@ -83,6 +87,10 @@ pub(crate) struct PackCommand {
     /// Only say what it would bring, from a trial with some of the images.
     #[arg(long)]
     dry_run: bool,
+
+    /// Do not measure what it brings, neither before nor after.
+    #[arg(long, conflicts_with = "dry_run")]
+    no_trial: bool,
 
     /// Threads that work [default: auto, one for each core].
     #[arg(long, value_name = "N", value_parser = pipeline::read_workers)]
@@ -119,8 +127,17 @@ impl PackCommand {
                 "nothing to do: give --crop-index, --resize SIDE, --raw, or --resize with one of the others".to_owned(),
             ));
         }
-        let pack = Pack::open(&self.source, self.options())?;
-        let expected = pack.expect()?;
+        let kind = match &self.label_columns {
+            None => SourceKind::Path(self.source.clone()),
+            Some(_) => SourceKind::Manifest {
+                path: self.source.clone(),
+                path_column: None,
+                label_columns: self.label_columns.clone(),
+                root: None,
+            },
+        };
+        let pack = Pack::open(kind, self.options())?;
+        let expected = if self.no_trial { None } else { Some(pack.expect()?) };
         let mut result = json!({
             "command": "pack",
             "source": pipeline::shown(&self.source),
@@ -128,10 +145,10 @@ impl PackCommand {
             "dry_run": self.dry_run,
             "source_samples": pack.samples(),
             "num_workers": pack.num_workers(),
-            "expected": expectation(&expected),
+            "expected": expected.as_ref().map(expectation),
         });
-        if !output.is_json() {
-            show_expected(output, &pack, &expected)?;
+        if let Some(expected) = expected.as_ref().filter(|_| !output.is_json()) {
+            show_expected(output, &pack, expected)?;
             output.flush()?;
         }
         if !self.dry_run {
@@ -150,7 +167,7 @@ impl PackCommand {
                 }
                 (packed, _) => packed?,
             };
-            let gain = pack.measure(&self.destination);
+            let gain = if self.no_trial { None } else { pack.measure(&self.destination) };
             result["packed"] = describe(&packed, seconds);
             result["measured"] = gain.as_ref().map(show_gain).into();
             if !output.is_json() {

@@ -140,6 +140,7 @@ pub struct Packed {
 
 /// A data set that can be packed.
 pub struct Pack {
+    kind: SourceKind,
     path: PathBuf,
     source: Arc<dyn Source>,
     image: usize,
@@ -157,9 +158,20 @@ pub struct Pack {
 
 impl Pack {
     /// Opens a folder of images or a manifest.
-    pub fn open(path: &Path, options: PackOptions) -> Result<Pack> {
+    pub fn open(kind: SourceKind, options: PackOptions) -> Result<Pack> {
         options.check()?;
-        let source = source::open(&SourceKind::Path(path.to_owned()), decode::EXTENSIONS)?;
+        let source = source::open(&kind, decode::EXTENSIONS)?;
+        let (SourceKind::Path(path)
+        | SourceKind::ImageFolder(path)
+        | SourceKind::Flat(path)
+        | SourceKind::Manifest { path, .. }) = &kind
+        else {
+            return Err(Error::Source {
+                what: source.name(),
+                problem: "only files can be packed".to_owned(),
+            });
+        };
+        let path = path.clone();
         let is_encoded = |kind: &FieldKind| *kind == FieldKind::EncodedImage;
         let Some(image) = source.fields().iter().position(|field| is_encoded(&field.kind)) else {
             return Err(Error::Source {
@@ -167,7 +179,7 @@ impl Pack {
                 problem: "has no encoded images; pack the set that it was made from".to_owned(),
             });
         };
-        let packed = if path.is_dir() { Catalog::read(path)? } else { None };
+        let packed = if path.is_dir() { Catalog::read(&path)? } else { None };
         let table = packed.map_or(!path.is_dir(), |packed| packed.table);
         let targets = Targets::new(&*source, image, options.resize.is_some(), options.raw)?;
         let resize: Vec<OpSpec> = options
@@ -179,7 +191,8 @@ impl Pack {
             .map_or(DEFAULT_MEMORY, |free| free / 4)
             .clamp(DEFAULT_MEMORY / 4, DEFAULT_MEMORY);
         Ok(Pack {
-            path: path.to_owned(),
+            kind,
+            path,
             image,
             decode: DecodeOptions {
                 exif_orientation: options.exif_orientation,
@@ -434,6 +447,7 @@ impl Pack {
         Ok(json!({
             "feedline_pack": catalog::VERSION,
             "source": path.to_string_lossy(),
+            "labels": self.labels().map(|(_, name, _)| name).collect::<Vec<_>>(),
             "samples": self.source.len(),
             "fingerprint": catalog::show_checksum(self.source.fingerprint()),
             "options": self.options.to_value(),
