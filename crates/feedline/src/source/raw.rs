@@ -60,7 +60,7 @@ impl Raw {
         }
         let fingerprint = xxhash_rust::xxh3::xxh3_64(&bytes);
         let index = RawIndex::parse(bytes, names)
-            .filter(|index| index.len() == packed.samples && index.len() > 0)
+            .filter(|index| index.len() == packed.samples && !index.is_empty())
             .ok_or_else(|| problem(RawIndex::FILE, "is not what was written".to_owned()))?;
         let mut fields = Vec::new();
         let mut dtypes = Vec::new();
