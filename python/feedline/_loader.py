@@ -46,7 +46,8 @@ class Loader:
         environment by default.
     output: the library whose arrays a batch holds. None of them copies.
     layout: "CHW", "HWC", or "channels_last" (shape of the first, memory of the second).
-    decode: a dict with mode ("rgb" or "gray"), exif_orientation, max_pixels, allow_truncated.
+    decode: a dict with mode ("rgb" or "gray"), exif_orientation, max_pixels, allow_truncated, exact
+        (never decode a JPEG at a smaller size, even where a resize makes it less than half as large).
     replacement, weights, subset, num_samples: draw with replacement; in proportion to weights
         (one for each sample, or "balanced"); only from these samples (a slice or a list); so many.
     last_batch: "short", "drop", "pad" or "wrap".

@@ -191,7 +191,7 @@ before = status("VmRSS:")
 loader = feedline.Loader(
     manifest,
     [T.RandomResizedCrop(224), T.ToDtype("float32", scale=True)],
-    batch_size=32, shuffle=True, memory="256MB", **options,
+    batch_size=32, shuffle=True, memory="256MB", decode={"exact": True}, **options,
 )
 kept = []
 for batch in loader:

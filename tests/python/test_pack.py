@@ -70,6 +70,7 @@ def batches(path: Path) -> str:
         shuffle=True,
         seed=3,
         num_workers=2,
+        decode={"exact": True},
         transforms=[T.RandomResizedCrop(24), T.RandomHorizontalFlip(), T.ToDtype("float32", scale=True)],
     )
     digest = hashlib.sha256()

@@ -43,7 +43,7 @@ ARGUMENTS: dict[str, Any] = {
     "on_error": "skip",
     "max_failures": 10,
     "quarantine": Path("bad.jsonl"),
-    "decode": {"mode": "gray", "exif_orientation": True, "max_pixels": 50_000_000},
+    "decode": {"mode": "gray", "exif_orientation": True, "max_pixels": 50_000_000, "exact": True},
 }
 
 

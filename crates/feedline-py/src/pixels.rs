@@ -35,7 +35,8 @@ pub fn decode_image<'py>(
         }
     };
     let max_pixels = max_pixels.unwrap_or(DecodeOptions::default().max_pixels);
-    let options = DecodeOptions { mode, exif_orientation, max_pixels, allow_truncated };
+    let options =
+        DecodeOptions { mode, exif_orientation, max_pixels, allow_truncated, exact: false };
     let (pixels, shape) = py
         .detach(|| {
             let header = decode::probe(data, &options)?;

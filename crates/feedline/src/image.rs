@@ -4,8 +4,10 @@
 //! padding) and once at the end, when [`convert`] writes them into the batch.
 
 mod convert;
+mod resize;
 
 pub use convert::{Layout, Pointwise, convert};
+pub use resize::{Axis, Target, Workspace, resize};
 
 use crate::buffer::Slab;
 use crate::error::Fault;
@@ -23,18 +25,52 @@ pub struct Part {
     pub width: usize,
 }
 
-impl Part {
-    /// With `margin` pixels more on every side, as far as `whole` goes.
+/// Which pixels of a whole image are at hand, and at what size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Excerpt {
+    /// Rows of the whole image.
+    pub height: usize,
+    /// Columns of the whole image.
+    pub width: usize,
+    /// One pixel at hand stands for so many of the whole image, across and down.
+    pub reduction: usize,
+    /// Where they lie in the reduced image.
+    pub part: Part,
+}
+
+impl Excerpt {
+    /// All of an image, at its own size.
     #[must_use]
-    pub fn grown(self, margin: usize, whole: Part) -> Part {
-        let grow = |start: usize, length: usize, first: usize, all: usize| {
-            let end = start.saturating_add(length).saturating_add(margin).min(first + all);
-            let start = start.saturating_sub(margin).max(first).min(end);
-            (start, end - start)
+    pub fn whole(height: usize, width: usize) -> Self {
+        Excerpt { height, width, reduction: 1, part: Part { top: 0, left: 0, height, width } }
+    }
+
+    /// True if all of the image is at hand.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        *self == Excerpt::whole(self.height, self.width)
+    }
+
+    /// True if it is of an image of this size, has pixels, and none beyond the image.
+    #[must_use]
+    pub fn lies_in(&self, height: usize, width: usize) -> bool {
+        let Part { top, left, height: rows, width: columns } = self.part;
+        matches!(self.reduction, 1 | 2 | 4 | 8)
+            && (self.height, self.width) == (height, width)
+            && (rows > 0 && top + rows <= height.div_ceil(self.reduction))
+            && (columns > 0 && left + columns <= width.div_ceil(self.reduction))
+    }
+
+    /// What lies around `part` of the whole image, reduced.
+    #[must_use]
+    pub fn around(height: usize, width: usize, part: Part, reduction: usize) -> Self {
+        let range = |start: usize, length: usize| {
+            let first = start / reduction;
+            (first, (start + length).div_ceil(reduction) - first)
         };
-        let (top, height) = grow(self.top, self.height, whole.top, whole.height);
-        let (left, width) = grow(self.left, self.width, whole.left, whole.width);
-        Part { top, left, height, width }
+        let ((top, rows), (left, columns)) =
+            (range(part.top, part.height), range(part.left, part.width));
+        Excerpt { height, width, reduction, part: Part { top, left, height: rows, width: columns } }
     }
 }
 
@@ -235,13 +271,17 @@ pub struct Scratch {
     slabs: [Slab; 2],
     /// Keeps the buffers of its passes.
     resizer: fast_image_resize::Resizer,
+    workspace: Workspace,
 }
 
 impl Scratch {
     /// Bytes held for reuse.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.slabs[0].len() + self.slabs[1].len() + self.resizer.size_of_internal_buffers()
+        self.slabs[0].len()
+            + self.slabs[1].len()
+            + self.resizer.size_of_internal_buffers()
+            + self.workspace.held()
     }
 
     /// Bytes held at most after a sample that takes `decoded` for its pixels and `rest` for what
@@ -263,6 +303,14 @@ impl Scratch {
     }
 }
 
+/// What a worker resizes with; both keep their memory from image to image.
+pub struct Tools<'a> {
+    /// For any filter and element.
+    pub resizer: &'a mut fast_image_resize::Resizer,
+    /// For [`resize`].
+    pub workspace: &'a mut Workspace,
+}
+
 enum Backing<'a> {
     Borrowed(Pixels<'a>),
     Slab(usize),
@@ -271,6 +319,7 @@ enum Backing<'a> {
 /// An image in a worker's hands.
 pub struct Image<'a> {
     view: View,
+    excerpt: Option<Excerpt>,
     pixel_type: PixelType,
     backing: Backing<'a>,
     scratch: &'a mut Scratch,
@@ -281,10 +330,25 @@ impl<'a> Image<'a> {
     pub fn decoded(scratch: &'a mut Scratch, height: usize, width: usize, channels: usize) -> Self {
         Image {
             view: View::interleaved(height, width, channels),
+            excerpt: None,
             pixel_type: PixelType::U8,
             backing: Backing::Slab(0),
             scratch,
         }
+    }
+
+    /// The same, when only an excerpt was written.
+    pub fn decoded_excerpt(scratch: &'a mut Scratch, excerpt: Excerpt, channels: usize) -> Self {
+        let Part { height, width, .. } = excerpt.part;
+        let mut image = Image::decoded(scratch, height, width, channels);
+        image.excerpt = Some(excerpt);
+        image
+    }
+
+    /// Which pixels of the whole image the view sees.
+    #[must_use]
+    pub fn excerpt(&self) -> Excerpt {
+        self.excerpt.unwrap_or_else(|| Excerpt::whole(self.view.height, self.view.width))
     }
 
     /// Pixels that lie elsewhere (an array in memory, a cache): not copied.
@@ -303,7 +367,12 @@ impl<'a> Image<'a> {
             Pixels::U8(_) => PixelType::U8,
             Pixels::F32(_) => PixelType::F32,
         };
-        Ok(Image { view, pixel_type, backing: Backing::Borrowed(pixels), scratch })
+        Ok(Image { view, excerpt: None, pixel_type, backing: Backing::Borrowed(pixels), scratch })
+    }
+
+    /// What the view sees is from now on the whole image.
+    pub fn set_whole(&mut self) {
+        self.excerpt = None;
     }
 
     /// The current shape and strides.
@@ -332,31 +401,38 @@ impl<'a> Image<'a> {
         }
     }
 
+    /// Lends the present elements and the worker's memory for resizing, to write elsewhere.
+    pub fn with_workspace<T>(&mut self, use_it: impl FnOnce(Pixels<'_>, &mut Workspace) -> T) -> T {
+        let Scratch { slabs, workspace, .. } = &mut *self.scratch;
+        let pixels = match self.backing {
+            Backing::Borrowed(pixels) => pixels,
+            Backing::Slab(at) => slabs[at].pixels(self.pixel_type),
+        };
+        use_it(pixels, workspace)
+    }
+
     /// Makes new pixels from the present ones.
     ///
     /// `view` says where the new ones will lie. `make` gets the present elements with their view,
-    /// the new elements' bytes (stale: every one must be written), and the worker's resizer. The
-    /// new pixels are then the image.
+    /// the new elements' bytes (stale: every one must be written), and the worker's tools. The new
+    /// pixels are then the image.
     pub fn replace(
         &mut self,
         view: View,
         pixel_type: PixelType,
-        make: impl FnOnce(
-            Pixels<'_>,
-            View,
-            &mut [u8],
-            &mut fast_image_resize::Resizer,
-        ) -> Result<(), Fault>,
+        make: impl FnOnce(Pixels<'_>, View, &mut [u8], Tools<'_>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let bytes = view.bounds().1 * pixel_type.size();
-        let (low, high) = self.scratch.slabs.split_at_mut(1);
+        let Scratch { slabs, resizer, workspace } = &mut *self.scratch;
+        let (low, high) = slabs.split_at_mut(1);
         let (next, old, new) = match self.backing {
             Backing::Slab(0) => (1, low[0].pixels(self.pixel_type), &mut high[0]),
             Backing::Slab(_) => (0, high[0].pixels(self.pixel_type), &mut low[0]),
             Backing::Borrowed(pixels) => (0, pixels, &mut low[0]),
         };
-        make(old, self.view, new.at_least(bytes)?, &mut self.scratch.resizer)?;
+        make(old, self.view, new.at_least(bytes)?, Tools { resizer, workspace })?;
         self.view = view;
+        self.excerpt = None;
         self.pixel_type = pixel_type;
         self.backing = Backing::Slab(next);
         Ok(())

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use feedline::random::Draws;
 use feedline::spec::{
-    CacheSpec, LastBatch, OnError, OpSpec, SourceKind, SourceSpec, Subset, Weights,
+    CacheSpec, DecodeSpec, LastBatch, OnError, OpSpec, SourceKind, SourceSpec, Subset, Weights,
 };
 use feedline::{Builder, Loader, State};
 use support::{Folder, arrays, jpeg, photos, rows};
@@ -83,7 +83,14 @@ impl Case<'_> {
             6 => builder.subset(Subset::parse("1::2").unwrap()).shuffle(true),
             _ => builder,
         };
-        builder.seed(self.seed).last_batch(self.last)
+        let decode = DecodeSpec { exact: self.exact(), ..DecodeSpec::default() };
+        builder.seed(self.seed).last_batch(self.last).decode(decode)
+    }
+}
+
+impl Case<'_> {
+    fn exact(&self) -> bool {
+        self.seed.is_multiple_of(2)
     }
 }
 
@@ -120,7 +127,8 @@ fn interrupted(case: &Case<'_>, rank: u64, world: u64, total: u64, draws: &mut D
             builder = builder.prefetch_factor(1 + draws.below(3));
         }
         if draws.chance(0.2) && case.source >= 6 {
-            let decoded = draws.chance(0.5);
+            // Decoded images are kept whole, and so are decoded at full size.
+            let decoded = draws.chance(0.5) && case.exact();
             builder = builder.cache(CacheSpec { decoded, limit: Some(60_000), required: false });
         }
         let mut loader = builder.build().unwrap();

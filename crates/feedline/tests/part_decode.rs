@@ -4,7 +4,7 @@
 mod support;
 
 use feedline::decode::{ColorMode, DecodeOptions, Decoder, probe};
-use feedline::image::{Part, Pixels, Scratch};
+use feedline::image::{Excerpt, Part, Pixels, Scratch};
 use feedline::pack::jpeg::{Encoder, Subsampling};
 use feedline::random::Draws;
 
@@ -18,12 +18,13 @@ fn decode(
     bytes: &[u8],
     options: &DecodeOptions,
     part: Option<Part>,
-) -> Vec<u8> {
+) -> (Excerpt, Vec<u8>) {
     let header = probe(bytes, options).unwrap();
+    let wanted = part.map(|part| Excerpt::around(header.height, header.width, part, 1));
     let mut scratch = Scratch::default();
-    let image = decoder.decode_part(bytes, &header, options, part, &mut scratch).unwrap();
+    let image = decoder.decode_part(bytes, &header, options, wanted, &mut scratch).unwrap();
     let Pixels::U8(pixels) = image.pixels() else { panic!("bytes") };
-    pixels[..image.view().elements()].to_vec()
+    (image.excerpt(), pixels[..image.view().elements()].to_vec())
 }
 
 #[test]
@@ -38,7 +39,7 @@ fn parts_equal_the_full_decode_to_the_bit() {
         let bytes = encoder.encode(&pixels, width, height).unwrap().to_vec();
         let mode = if number % 5 == 4 { ColorMode::Gray } else { ColorMode::Rgb };
         let options = DecodeOptions { mode, ..DecodeOptions::default() };
-        let whole = decode(&mut decoder, &bytes, &options, None);
+        let (_, whole) = decode(&mut decoder, &bytes, &options, None);
         let channels = mode.channels();
         for _ in 0..25 {
             let (h, w) =
@@ -49,13 +50,15 @@ fn parts_equal_the_full_decode_to_the_bit() {
                 height: h,
                 width: w,
             };
-            let some = decode(&mut decoder, &bytes, &options, Some(part));
+            let (excerpt, some) = decode(&mut decoder, &bytes, &options, Some(part));
             for row in part.top..part.top + part.height {
-                let range = (row * width + part.left) * channels
-                    ..(row * width + part.left + part.width) * channels;
+                let from = (row * width + part.left) * channels;
+                let at_hand = excerpt.part;
+                let some_from =
+                    ((row - at_hand.top) * at_hand.width + part.left - at_hand.left) * channels;
                 assert_eq!(
-                    some[range.clone()],
-                    whole[range],
+                    some[some_from..some_from + part.width * channels],
+                    whole[from..from + part.width * channels],
                     "{number}: {part:?} of {width} x {height}, row {row}"
                 );
             }
@@ -69,7 +72,8 @@ fn a_truncated_file_is_refused_whichever_part_is_asked_for() {
     let cut = &bytes[..bytes.len() * 3 / 4];
     let options = DecodeOptions::default();
     let header = probe(cut, &options).unwrap();
-    let part = Some(Part { top: 0, left: 0, height: 8, width: 8 });
+    let part = Part { top: 0, left: 0, height: 8, width: 8 };
+    let part = Some(Excerpt::around(100, 100, part, 1));
     let mut scratch = Scratch::default();
     assert!(Decoder::new().decode_part(cut, &header, &options, part, &mut scratch).is_err());
 }

@@ -29,7 +29,7 @@ const JSON: &str = r#"{
     "on_error": "skip",
     "max_failures": 10,
     "quarantine": "bad.jsonl",
-    "decode": {"mode": "gray", "exif_orientation": true, "max_pixels": 50000000},
+    "decode": {"mode": "gray", "exif_orientation": true, "max_pixels": 50000000, "exact": true},
     "transforms": [
         {"op": "RandomResizedCrop", "size": 224, "scale": [0.25, 1.0]},
         {"op": "RandomHorizontalFlip", "p": 0.25},
@@ -67,6 +67,7 @@ fn toml_json_and_builder_describe_the_same() {
             exif_orientation: true,
             max_pixels: Some(50_000_000),
             allow_truncated: false,
+            exact: true,
         })
         .transform(
             OpSpec::new("RandomResizedCrop").with("size", 224).with("scale", vec![0.25, 1.0]),

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use feedline::engine::{Expectation, Gain, Pack, PackOptions, Packed};
 use feedline::pack::jpeg::Subsampling;
-use feedline::pack::recut::SEGMENT;
 use feedline::spec::read::{parse_bytes, show_bytes};
 use feedline::spec::{SourceKind, Workers};
 use serde_json::{Value, json};
@@ -48,7 +47,7 @@ pub(crate) struct PackCommand {
     crop_index: bool,
 
     /// Units of 8 to 16 pixels between two markers; the nearest that divides a row is taken
-    /// [default: 1].
+    /// [default: about 32 segments in a row].
     #[arg(long, value_name = "N", requires = "crop_index", conflicts_with = "raw")]
     segment: Option<u16>,
 
@@ -105,7 +104,8 @@ impl PackCommand {
     fn options(&self) -> PackOptions {
         let default = PackOptions::default();
         PackOptions {
-            crop_index: self.crop_index.then_some(self.segment.unwrap_or(SEGMENT)),
+            crop_index: self.crop_index,
+            segment: self.segment,
             resize: self.resize,
             quality: self.quality.unwrap_or(default.quality),
             subsampling: if self.full_color { Subsampling::Full } else { Subsampling::Half },

@@ -30,7 +30,6 @@ pub(super) fn probe(bytes: &[u8]) -> Result<Declared, Fault> {
         width: usize::from(u16::from_le_bytes([w0, w1])),
         orientation: 1,
         progressive: false,
-        spliced: 0,
         pixel: 3,
         // One byte a pixel for the frame's indices is taken from the pixels' own memory; beside
         // it there are the 4096 codes of LZW and read buffers (measured: 330 kB).

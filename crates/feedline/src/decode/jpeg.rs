@@ -7,10 +7,11 @@ use std::ptr::NonNull;
 
 use turbojpeg_sys as tj;
 
+use super::baseline::Baseline;
 use super::color::{self, Raw};
-use super::{DecodeOptions, Header, jpeg_header, jpeg_splice};
+use super::{DecodeOptions, Header, jpeg_header};
 use crate::error::Fault;
-use crate::image::Part;
+use crate::image::{Excerpt, Part};
 
 /// Scans of a progressive file beyond which it is taken for an attack: encoders write about 10.
 const MAX_SCANS: c_int = 100;
@@ -21,9 +22,10 @@ const MARGIN: usize = 2;
 /// What TurboJPEG calls the whole image.
 const UNCROPPED: Part = Part { top: 0, left: 0, height: 0, width: 0 };
 
-/// A TurboJPEG instance, made when first needed and kept from image to image.
+/// A worker's decoders, made when first needed and kept from image to image.
 #[derive(Default)]
 pub(super) struct Handle {
+    baseline: Baseline,
     instance: Option<Instance>,
 }
 
@@ -124,27 +126,19 @@ impl Instance {
     fn decompress(
         &mut self,
         bytes: &[u8],
-        (full_height, full_width): (usize, usize),
-        frame: Part,
+        (height, width): (usize, usize),
         (format, size): (tj::TJPF, usize),
         part: Option<Part>,
         out: &mut [u8],
     ) -> Result<Option<String>, Fault> {
-        let Part { height, width, .. } = frame;
         let declared =
             (self.get(tj::TJPARAM_TJPARAM_JPEGHEIGHT), self.get(tj::TJPARAM_TJPARAM_JPEGWIDTH));
         let fits =
             usize::try_from(declared.0) == Ok(height) && usize::try_from(declared.1) == Ok(width);
-        let lies_inside = frame.top + height <= full_height && frame.left + width <= full_width;
-        if !fits || !lies_inside || out.len() < full_height * full_width * size {
+        if !fits || out.len() < height * width * size {
             return Err(Fault::corrupt("JPEG", "contradictory frame headers"));
         }
         let whole = Part { top: 0, left: 0, height, width };
-        let part = part.map(|part| Part {
-            top: part.top.saturating_sub(frame.top),
-            left: part.left.saturating_sub(frame.left),
-            ..part
-        });
         let inside = |part: &Part| {
             part.top + part.height <= height && part.left + part.width <= width && part.height > 0
         };
@@ -152,18 +146,17 @@ impl Instance {
         let part = part.unwrap_or(whole);
         // An earlier image's part would hold for this one.
         self.set_part(if part == whole { UNCROPPED } else { part })?;
-        let start = ((frame.top + part.top) * full_width + frame.left + part.left) * size;
+        let start = (part.top * width + part.left) * size;
         // SAFETY: `bytes` and `out` outlive the call. The library writes `part.height` rows of
-        // `part.width` pixels of `size` bytes, a pitch of `full_width` pixels apart. From the
-        // part's first pixel they all lie inside the frame, and that inside `full_height` rows of
-        // `full_width`, which `out` has room for.
+        // `part.width` pixels of `size` bytes, a pitch of `width` pixels apart. From the part's
+        // first pixel they all lie inside `height` rows of `width`, which `out` has room for.
         let status = unsafe {
             tj::tj3Decompress8(
                 self.0.as_ptr(),
                 bytes.as_ptr(),
                 bytes.len() as tj::size_t,
                 out[start..].as_mut_ptr(),
-                (full_width * size) as c_int,
+                (width * size) as c_int,
                 format as c_int,
             )
         };
@@ -172,37 +165,38 @@ impl Instance {
 }
 
 impl Handle {
+    /// Writes `wanted`, or the whole image, and says which.
     pub(super) fn decode(
         &mut self,
         bytes: &[u8],
         header: &Header,
         options: &DecodeOptions,
-        part: Option<Part>,
+        wanted: Excerpt,
         out: &mut [u8],
-        spare: &mut [u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<Excerpt, Fault> {
         let markers = jpeg_header::read(bytes)?;
         let raw = markers.raw(options.mode);
         // What is held as coefficients is decoded whole anyway, and so is what changes colours
         // afterwards. A file without an end is looked at as a whole, so that it is refused
         // whichever part is asked for.
-        let plain = raw.size() == options.mode.channels();
-        let part = part.filter(|_| plain && !header.progressive && markers.is_ended(bytes));
-        let whole = Part { top: 0, left: 0, height: header.stored.0, width: header.stored.1 };
-        // Of a file with restart markers only the segments around the part are decoded.
-        let ring = part.map(|part| part.grown(MARGIN, whole));
-        let spliced = ring.and_then(|ring| jpeg_splice::splice(bytes, &markers, ring, spare));
-        let (encoded, frame) = match spliced {
-            Some(spliced) => (&spare[..spliced.length], spliced.part),
-            None => (bytes, whole),
-        };
+        let plain =
+            raw.size() == options.mode.channels() && !header.progressive && markers.is_ended(bytes);
+        if plain && self.baseline.decode(bytes, &wanted, options.mode.channels(), out).is_some() {
+            return Ok(wanted);
+        }
+        if options.allow_truncated {
+            // What a damaged file leaves unwritten must not show an earlier image.
+            out.fill(0);
+        }
+        let whole = Excerpt::whole(wanted.height, wanted.width);
+        let part = (plain && wanted.reduction == 1 && wanted != whole).then_some(wanted.part);
         let mut instance = match self.instance.take() {
             Some(instance) => instance,
             None => Instance::new()?,
         };
         // A fatal error poisons the instance for every later image: it is put back only when
         // none came up.
-        let warning = decompress(&mut instance, encoded, frame, header, options, raw, part, out)?;
+        let warning = decompress(&mut instance, bytes, header, options, raw, part, out)?;
         self.instance = Some(instance);
         if let Some(warning) = warning
             && !options.allow_truncated
@@ -219,15 +213,13 @@ impl Handle {
             }
         }
         color::reduce(out, header.height * header.width, raw, options.mode);
-        Ok(())
+        Ok(whole)
     }
 }
 
-#[allow(clippy::too_many_arguments)]
 fn decompress(
     instance: &mut Instance,
     bytes: &[u8],
-    frame: Part,
     header: &Header,
     options: &DecodeOptions,
     raw: Raw,
@@ -247,8 +239,7 @@ fn decompress(
         Raw::InvertedCmyk => tj::TJPF_TJPF_CMYK,
         _ => tj::TJPF_TJPF_RGB,
     };
-    let second =
-        instance.decompress(bytes, header.stored, frame, (format, raw.size()), part, out)?;
+    let second = instance.decompress(bytes, header.stored, (format, raw.size()), part, out)?;
     Ok(second.or(first))
 }
 

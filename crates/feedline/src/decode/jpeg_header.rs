@@ -1,7 +1,7 @@
 //! A JPEG's markers up to its first scan, without the library and without memory.
 
 use super::color::Raw;
-use super::{ColorMode, Declared, exif, jpeg_splice};
+use super::{ColorMode, Declared, exif};
 use crate::error::Fault;
 
 /// Component of a JPEG: how often it is sampled in a unit.
@@ -21,17 +21,9 @@ pub(super) struct JpegHeader {
     /// The whole image is held as coefficients until the last scan.
     buffered: bool,
     progressive: bool,
-    /// Baseline or extended coding with Huffman tables, all components in one scan.
-    pub(super) plain: bool,
     orientation: u8,
-    /// Units between restart markers; 0 if there are none.
-    pub(super) restart_interval: usize,
     /// Where the first scan's header begins.
     pub(super) scan: usize,
-    /// Where the first scan's data begin.
-    pub(super) data: usize,
-    /// Bytes of the file.
-    length: usize,
 }
 
 fn corrupt(reason: impl Into<String>, offset: usize) -> Fault {
@@ -42,7 +34,6 @@ fn corrupt(reason: impl Into<String>, offset: usize) -> Fault {
 pub(super) fn read(bytes: &[u8]) -> Result<JpegHeader, Fault> {
     let mut header: Option<JpegHeader> = None;
     let mut orientation = 1;
-    let mut restart_interval = 0;
     let mut at = 2;
     loop {
         // As libjpeg does, skip what is no marker.
@@ -86,23 +77,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<JpegHeader, Fault> {
                     orientation = exif::orientation(tiff).unwrap_or(orientation);
                 }
             }
-            0xdd => {
-                if let [high, low] = body {
-                    restart_interval = usize::from(u16::from_be_bytes([*high, *low]));
-                }
-            }
             0xda => {
                 let Some(mut header) = header else {
                     return Err(corrupt("image data before its size", at));
                 };
                 let in_scan = body.first().map_or(0, |n| usize::from(*n));
                 header.buffered = header.progressive || in_scan < header.components;
-                header.plain &= in_scan == header.components;
                 header.orientation = orientation;
-                header.restart_interval = restart_interval;
                 header.scan = at;
-                header.data = at + 3 + body.len();
-                header.length = bytes.len();
                 return Ok(header);
             }
             _ => {}
@@ -149,40 +131,12 @@ fn frame(marker: u8, body: &[u8], at: usize) -> Result<JpegHeader, Fault> {
         sampling,
         buffered: false,
         progressive: matches!(marker, 0xc2 | 0xca),
-        plain: matches!(marker, 0xc0 | 0xc1),
         orientation: 1,
-        restart_interval: 0,
         scan: 0,
-        data: 0,
-        length: 0,
     })
 }
 
 impl JpegHeader {
-    /// Rows and columns.
-    pub(super) fn size(&self) -> (usize, usize) {
-        (self.height, self.width)
-    }
-
-    /// The factors of the component that is sampled most, down and across.
-    fn most_sampled(&self) -> (usize, usize) {
-        let most =
-            |of: fn(&Sampling) -> usize| self.sampling.iter().map(of).max().unwrap_or(1).max(1);
-        (most(|s| s.vertical), most(|s| s.horizontal))
-    }
-
-    /// Rows and columns of pixels that the scan codes together: an MCU.
-    pub(super) fn unit(&self) -> (usize, usize) {
-        // A component alone in its scan is coded block by block, whatever its factors are.
-        let (down, across) = if self.components == 1 { (1, 1) } else { self.most_sampled() };
-        (8 * down, 8 * across)
-    }
-
-    /// Bytes that a shorter JPEG with some of the segments takes at most; 0 if it has none.
-    pub(super) fn spliced(&self) -> usize {
-        if self.plain && self.restart_interval > 0 { self.length + jpeg_splice::END } else { 0 }
-    }
-
     /// What the library is asked to write for a pixel.
     pub(super) fn raw(&self, mode: ColorMode) -> Raw {
         match (self.components, mode) {
@@ -193,7 +147,9 @@ impl JpegHeader {
     }
 
     pub(super) fn declared(&self, mode: ColorMode) -> Declared {
-        let (down, across) = self.most_sampled();
+        let most =
+            |of: fn(&Sampling) -> usize| self.sampling.iter().map(of).max().unwrap_or(1).max(1);
+        let (across, down) = (most(|s| s.horizontal), most(|s| s.vertical));
         let units_wide = self.width.div_ceil(8 * across);
         let units_high = self.height.div_ceil(8 * down);
         let coefficients: usize = self.sampling[..self.components]
@@ -209,10 +165,8 @@ impl JpegHeader {
             orientation: self.orientation,
             progressive: self.buffered,
             pixel: self.raw(mode).size(),
-            spliced: self.spliced(),
             extra: rows
                 + 256 * 1024
-                + self.spliced()
                 + if self.buffered { coefficients + coefficients / 8 } else { 0 },
         }
     }

@@ -13,18 +13,18 @@
 //! * Damage that loses pixels (a JPEG whose data ends early or does not decode) is an error here
 //!   unless `allow_truncated`; Pillow lets some of it pass as grey areas.
 
+mod baseline;
 mod color;
 mod exif;
 mod gif;
 mod jpeg;
 mod jpeg_header;
-mod jpeg_splice;
 mod png;
 mod raster;
 mod webp;
 
 use crate::error::Fault;
-use crate::image::{Image, Part, Scratch};
+use crate::image::{Excerpt, Image, Scratch};
 
 /// What decoded pixels mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,6 +58,9 @@ pub struct DecodeOptions {
     pub max_pixels: u64,
     /// Accept images whose data ends early or is damaged; what is missing is grey or black.
     pub allow_truncated: bool,
+    /// Decode at full size even where a smaller one would do: the pixels of a crop are then those
+    /// of the whole image, to the bit.
+    pub exact: bool,
 }
 
 impl Default for DecodeOptions {
@@ -68,6 +71,7 @@ impl Default for DecodeOptions {
             exif_orientation: false,
             max_pixels: 178_956_970,
             allow_truncated: false,
+            exact: false,
         }
     }
 }
@@ -173,8 +177,6 @@ pub struct Header {
     stored: (usize, usize),
     /// Bytes that the pixels take before they have their final channels.
     raw: usize,
-    /// Bytes for a shorter JPEG with the part that is wanted.
-    spliced: usize,
 }
 
 /// What a format's own header reader finds.
@@ -185,9 +187,7 @@ struct Declared {
     progressive: bool,
     /// Bytes of one pixel as the library writes it.
     pixel: usize,
-    /// Bytes for a shorter JPEG with the part that is wanted.
-    spliced: usize,
-    /// Bytes that are allocated beside the pixels, that JPEG included.
+    /// Bytes that the library allocates beside them.
     extra: usize,
 }
 
@@ -240,7 +240,6 @@ pub fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Header, Fault> {
         orientation,
         stored: (height, width),
         raw,
-        spliced: declared.spliced,
     })
 }
 
@@ -278,28 +277,29 @@ impl Decoder {
         self.decode_part(bytes, header, options, None, scratch)
     }
 
-    /// The same, when only `part` of the image will be looked at. The image has its full size and
-    /// the part's pixels are those of a full decode, to the bit; what lies around it is undefined.
-    /// Only baseline JPEGs save work by it: other formats are decoded whole.
+    /// The same, when only some of the image will be looked at, possibly reduced by 2, 4 or 8. The
+    /// image is then that excerpt, or the whole where nothing is to be gained: only baseline JPEGs
+    /// save work by it. At full size its pixels are those of a full decode, to the bit.
     pub fn decode_part<'a>(
         &mut self,
         bytes: &[u8],
         header: &Header,
         options: &DecodeOptions,
-        part: Option<Part>,
+        wanted: Option<Excerpt>,
         scratch: &'a mut Scratch,
     ) -> Result<Image<'a>, Fault> {
         let (height, width) = header.stored;
-        let (out, spare) = scratch.decoded(header.raw + header.spliced)?.split_at_mut(header.raw);
-        if options.allow_truncated {
-            // What a damaged file leaves unwritten must not show an earlier image.
-            out.fill(0);
-        }
+        let out = scratch.decoded(header.raw)?;
         match header.format {
-            // A turned image has other coordinates than the file: rare, so decoded whole.
             Format::Jpeg => {
-                let part = part.filter(|_| header.orientation == 1);
-                self.jpeg.decode(bytes, header, options, part, out, spare)?
+                // A turned image has other coordinates than the file: rare, so decoded whole.
+                let wanted = wanted
+                    .filter(|wanted| header.orientation == 1 && wanted.lies_in(height, width))
+                    .unwrap_or(Excerpt::whole(height, width));
+                let excerpt = self.jpeg.decode(bytes, header, options, wanted, out)?;
+                if !excerpt.is_whole() {
+                    return Ok(Image::decoded_excerpt(scratch, excerpt, header.channels));
+                }
             }
             Format::Png => png::decode(bytes, header, options, out)?,
             Format::WebP => webp::decode(bytes, header, options, out)?,

@@ -42,7 +42,6 @@ pub(super) fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Declared, F
         width,
         orientation: if options.exif_orientation { orientation(bytes) } else { 1 },
         progressive: false,
-        spliced: 0,
         pixel: options.mode.channels(),
         // Rows before and after unfiltering, the 32 kB window and its slack, the palette.
         extra: row.saturating_mul(6) + 512 * 1024,

@@ -83,7 +83,6 @@ pub(super) fn probe(
             width: width as usize,
             orientation,
             progressive: false,
-            spliced: 0,
             pixel: raw.size(),
             extra,
         })

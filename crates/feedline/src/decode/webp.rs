@@ -60,7 +60,6 @@ pub(super) fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Declared, F
         width,
         orientation: if options.exif_orientation { orientation(bytes) } else { 1 },
         progressive: false,
-        spliced: 0,
         pixel: Raw::Rgb8.size(),
         extra: pixels.saturating_mul(4).saturating_add(512 * 1024),
     })

@@ -178,6 +178,8 @@ pub(super) fn decode_options(spec: &Spec) -> DecodeOptions {
         mode: if spec.decode.gray { ColorMode::Gray } else { ColorMode::Rgb },
         exif_orientation: spec.decode.exif_orientation,
         allow_truncated: spec.decode.allow_truncated,
+        // A cache keeps whole images: what is made of them must not depend on what it has kept.
+        exact: spec.decode.exact || spec.cache.as_ref().is_some_and(|cache| cache.decoded),
         max_pixels: spec.decode.max_pixels.unwrap_or(default.max_pixels),
     }
 }
@@ -537,7 +539,12 @@ fn identity(
     Identity {
         data: hex(format!("{data:?}")),
         order: hex(format!("{order:?}")),
-        pixels: hex(format!("{:?} {:?} {:?}", spec.decode, chain.canonical(), spec.layout)),
+        pixels: hex(format!(
+            "{:?} {:?} {:?}",
+            decode_options(spec),
+            chain.canonical(),
+            spec.layout
+        )),
         seed: spec.seed,
         global_batch,
         on_error: if spec.on_error == OnError::Skip { "skip" } else { "raise" }.to_owned(),

@@ -76,17 +76,18 @@ struct Sample<'a, 'w> {
 impl Sample<'_, '_> {
     fn transform(&mut self, mut image: Image<'_>) -> Result<(), Trouble> {
         let chain = &self.plan.chain;
-        let (view, pixel_type) = (image.view(), image.pixel_type());
+        let (whole, channels) = (image.excerpt(), image.view().channels);
+        let shape = ImageShape { height: whole.height, width: whole.width, channels };
+        let pixel_type = image.pixel_type();
         chain.run(&mut image, self.draws.0, self.draws.1, self.out).map_err(|fault| {
-            in_transform(self.unlike_the_others(view, pixel_type).unwrap_or(fault))
+            in_transform(self.unlike_the_others(shape, pixel_type).unwrap_or(fault))
         })?;
         self.watch.lap(Part::Transform);
         Ok(())
     }
 
     /// What to say of an image whose result has another size than the batch's rows.
-    fn unlike_the_others(&self, view: View, pixel_type: PixelType) -> Option<Fault> {
-        let shape = ImageShape { height: view.height, width: view.width, channels: view.channels };
+    fn unlike_the_others(&self, shape: ImageShape, pixel_type: PixelType) -> Option<Fault> {
         let own = self.plan.chain.output(shape, pixel_type).ok()?.shape;
         let batch = &self.plan.image.as_ref()?.output.shape;
         (own != *batch).then(|| {
@@ -426,10 +427,11 @@ impl Worker {
                 return Err(Trouble::CacheFull(no_room(cache)));
             }
         }
-        let part = plan.chain.part(shape, sample.draws.0, sample.draws.1);
+        let (key, position) = sample.draws;
+        let wanted = plan.chain.excerpt(shape, key, position, plan.decode.exact);
         let image = self
             .decoder
-            .decode_part(bytes, &header, &plan.decode, part, &mut self.scratch)
+            .decode_part(bytes, &header, &plan.decode, Some(wanted), &mut self.scratch)
             .map_err(in_decode)?;
         sample.watch.lap(Part::Decode);
         sample.transform(image)

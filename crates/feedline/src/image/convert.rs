@@ -40,7 +40,9 @@ impl Pointwise {
         Pointwise { scale: [1.0; 4], bias: [0.0; 4], dtype }
     }
 
-    fn is_cast(&self) -> bool {
+    /// True when nothing but the type changes.
+    #[must_use]
+    pub fn is_cast(&self) -> bool {
         self.scale == [1.0; 4] && self.bias == [0.0; 4]
     }
 }

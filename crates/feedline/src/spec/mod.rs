@@ -127,6 +127,8 @@ pub struct DecodeSpec {
     pub max_pixels: Option<u64>,
     /// Take what can be decoded of a truncated file.
     pub allow_truncated: bool,
+    /// Never decode at a smaller size, even where little of the detail would be seen.
+    pub exact: bool,
 }
 
 /// The chance of each sample.
@@ -386,6 +388,7 @@ fn read_decode(table: &mut Table) -> Result<DecodeSpec, SpecError> {
         exif_orientation: decode.boolean("exif_orientation")?.unwrap_or(false),
         max_pixels: decode.whole("max_pixels", 1)?,
         allow_truncated: decode.boolean("allow_truncated")?.unwrap_or(false),
+        exact: decode.boolean("exact")?.unwrap_or(false),
     };
     decode.finish()?;
     Ok(read)

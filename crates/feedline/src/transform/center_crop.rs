@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::pad::{self, Beyond};
-use super::{ImageShape, Transform, parameters};
+use super::{ImageShape, Placement, Transform, parameters};
 use crate::error::{Fault, SpecError};
 use crate::image::{Image, Part, PixelType};
 use crate::random::Draws;
@@ -57,15 +57,15 @@ impl Transform for CenterCrop {
         input.sized((self.height, self.width)).elements().saturating_mul(pixel.size())
     }
 
-    fn part(&self, input: ImageShape, _: &mut Draws) -> Option<Part> {
+    fn place(&self, placement: &mut Placement, _: &mut Draws) -> Option<Result<(), Fault>> {
+        let input = placement.shape(1);
+        if self.makes_pixels(input) {
+            return None;
+        }
         let (top, left) = (start(input.height, self.height), start(input.width, self.width));
-        let inside = !self.makes_pixels(input);
-        inside.then_some(Part {
-            top: top as usize,
-            left: left as usize,
-            height: self.height,
-            width: self.width,
-        })
+        let (top, left) = (top as usize, left as usize);
+        placement.crop(Part { top, left, height: self.height, width: self.width });
+        Some(Ok(()))
     }
 
     fn apply(&self, image: &mut Image<'_>, _: &mut Draws) -> Result<(), Fault> {

@@ -9,6 +9,7 @@ mod exact;
 mod normalize;
 mod pad;
 mod parameters;
+mod placement;
 mod random_crop;
 mod random_flip;
 mod random_resized_crop;
@@ -18,8 +19,10 @@ mod to_dtype;
 
 use serde_json::{Map, Value};
 
+use placement::Placement;
+
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, Layout, Part, PixelType, Pointwise, View, convert};
+use crate::image::{Excerpt, Image, Layout, PixelType, Pointwise, View, convert};
 use crate::random::Draws;
 use crate::sample::DType;
 use crate::spec::{OpSpec, Table};
@@ -108,12 +111,12 @@ trait Transform: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// The only part of the image that it will look at, for the same draws.
-    fn part(&self, _input: ImageShape, _draws: &mut Draws) -> Option<Part> {
+    /// Does it by moving what is looked at; `None`, before anything is drawn, if it needs pixels.
+    fn place(&self, _at: &mut Placement, _draws: &mut Draws) -> Option<Result<(), Fault>> {
         None
     }
 
-    /// Does it, for ops that are not pointwise.
+    /// Does it, for ops that are neither pointwise nor placed.
     fn apply(&self, _image: &mut Image<'_>, _draws: &mut Draws) -> Result<(), Fault> {
         Ok(())
     }
@@ -134,6 +137,11 @@ impl Linear {
 
     fn is_cast(&self) -> bool {
         self.scale == [1.0; 4] && self.bias == [0.0; 4]
+    }
+
+    /// True when elements of this type stay as they are.
+    fn keeps(&self, pixel: PixelType) -> bool {
+        self.is_cast() && held(self.dtype) == pixel
     }
 
     fn then(&self, next: &Linear) -> Linear {
@@ -323,11 +331,30 @@ impl Chain {
         bytes
     }
 
-    /// The only part of an image of a given size that [`Chain::run`] will look at, if its first op
-    /// is a crop: what lies around it need not be decoded.
+    /// What [`Chain::run`] will look at of an image of a given size: what lies around it need not
+    /// be decoded. Unless `exact`, it may be reduced where little of its detail will be seen.
     #[must_use]
-    pub fn part(&self, input: ImageShape, epoch_key: u64, position: u64) -> Option<Part> {
-        self.ops.first()?.part(input, &mut Draws::with_key(epoch_key, position, 0))
+    pub fn excerpt(
+        &self,
+        input: ImageShape,
+        epoch_key: u64,
+        position: u64,
+        exact: bool,
+    ) -> Excerpt {
+        let mut placement = Placement::of(input.height, input.width);
+        let mut pointwise = false;
+        for (i, op) in self.ops.iter().enumerate() {
+            if op.map(DType::F32, input.channels).is_some() {
+                pointwise = true;
+                continue;
+            }
+            let draws = &mut Draws::with_key(epoch_key, position, i as u32);
+            let resizes = op.makes_pixels(placement.shape(input.channels));
+            if resizes && pointwise || !matches!(op.place(&mut placement, draws), Some(Ok(()))) {
+                break;
+            }
+        }
+        placement.excerpt(input, exact)
     }
 
     /// Runs the ops on `image` and writes the result to `out`, which has exactly its size.
@@ -340,23 +367,46 @@ impl Chain {
         position: u64,
         out: &mut [u8],
     ) -> Result<(), Fault> {
+        let channels = image.view().channels;
         let mut pending = Linear::cast(element(image.pixel_type()));
+        let whole = image.excerpt();
+        let mut placement = Placement::of(whole.height, whole.width);
         for (i, op) in self.ops.iter().enumerate() {
-            if let Some(map) = op.map(pending.dtype, image.view().channels) {
+            if let Some(map) = op.map(pending.dtype, channels) {
                 let map = map.map_err(|error| unfit(error.within(&format!("transforms[{i}]"))))?;
                 // Integers are cut off, so what follows cannot be folded into what came before.
                 if pending.dtype == DType::U8 && image.pixel_type() != PixelType::U8 {
+                    resample::settle(image, &mut placement)?;
                     materialise(image, &mut pending)?;
                 }
                 pending = pending.then(&map);
                 continue;
             }
-            if op.makes_pixels(ImageShape::of(image.view())) {
+            if op.makes_pixels(placement.shape(channels)) && !pending.keeps(image.pixel_type()) {
+                resample::settle(image, &mut placement)?;
                 materialise(image, &mut pending)?;
             }
-            op.apply(image, &mut Draws::with_key(epoch_key, position, i as u32))?;
+            let mut draws = Draws::with_key(epoch_key, position, i as u32);
+            if let Some(placed) = op.place(&mut placement, &mut draws) {
+                placed?;
+                continue;
+            }
+            // What needs pixels, or comes after a resize that must be done first.
+            resample::settle(image, &mut placement)?;
+            match op.place(&mut placement, &mut draws) {
+                Some(placed) => placed?,
+                None => {
+                    op.apply(image, &mut draws)?;
+                    placement = Placement::of(image.view().height, image.view().width);
+                }
+            }
         }
-        convert(image.pixels(), image.view(), &pending.pointwise(pending.dtype), self.layout, out)
+        let map = pending.pointwise(pending.dtype);
+        if resample::write(image, &placement, &map, self.layout, out)? {
+            return Ok(());
+        }
+        resample::settle(image, &mut placement)?;
+        convert(image.pixels(), image.view(), &map, self.layout, out)
     }
 }
 
@@ -367,7 +417,7 @@ fn unfit(error: SpecError) -> Fault {
 /// Does what pointwise ops have gathered, so that the next op sees it.
 fn materialise(image: &mut Image<'_>, pending: &mut Linear) -> Result<(), Fault> {
     let pixel = held(pending.dtype);
-    if pending.is_cast() && pixel == image.pixel_type() {
+    if pending.keeps(image.pixel_type()) {
         return Ok(());
     }
     let view = image.view();

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::pad::{self, Beyond};
-use super::{ImageShape, Transform, parameters};
+use super::{ImageShape, Placement, Transform, parameters};
 use crate::error::{Fault, SpecError};
 use crate::image::{Image, Part, PixelType};
 use crate::random::Draws;
@@ -125,13 +125,15 @@ impl Transform for RandomCrop {
         input.sized((self.height, self.width)).elements().saturating_mul(pixel.size())
     }
 
-    fn part(&self, input: ImageShape, draws: &mut Draws) -> Option<Part> {
+    fn place(&self, placement: &mut Placement, draws: &mut Draws) -> Option<Result<(), Fault>> {
+        let input = placement.shape(1);
         if self.makes_pixels(input) {
             return None;
         }
-        let (y, x) = self.origin(input, draws).ok()?;
-        let (top, left) = (y as usize, x as usize);
-        Some(Part { top, left, height: self.height, width: self.width })
+        Some(self.origin(input, draws).map(|(y, x)| {
+            let (top, left) = (y as usize, x as usize);
+            placement.crop(Part { top, left, height: self.height, width: self.width });
+        }))
     }
 
     fn apply(&self, image: &mut Image<'_>, draws: &mut Draws) -> Result<(), Fault> {

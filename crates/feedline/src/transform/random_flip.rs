@@ -2,9 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Transform;
+use super::{Placement, Transform};
 use crate::error::{Fault, SpecError};
-use crate::image::Image;
 use crate::random::Draws;
 use crate::spec::Table;
 
@@ -42,11 +41,10 @@ impl Transform for RandomFlip {
         true
     }
 
-    fn apply(&self, image: &mut Image<'_>, draws: &mut Draws) -> Result<(), Fault> {
+    fn place(&self, placement: &mut Placement, draws: &mut Draws) -> Option<Result<(), Fault>> {
         if draws.chance(self.p) {
-            let view = image.view_mut();
-            if self.vertical { view.flip_vertical() } else { view.flip_horizontal() }
+            placement.flip(self.vertical);
         }
-        Ok(())
+        Some(Ok(()))
     }
 }

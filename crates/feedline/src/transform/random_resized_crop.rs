@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::placement::Resized;
 use super::resample::{self, Interpolation};
-use super::{ImageShape, Transform, parameters};
+use super::{ImageShape, Placement, Transform, parameters};
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, Part, PixelType};
+use crate::image::{Part, PixelType};
 use crate::random::Draws;
 use crate::spec::Table;
 
@@ -99,16 +100,20 @@ impl Transform for RandomResizedCrop {
         resample::scratch(input, (self.height, self.width), pixel, self.interpolation)
     }
 
-    fn part(&self, input: ImageShape, draws: &mut Draws) -> Option<Part> {
-        self.shape(input).ok().map(|_| self.draw(input, draws))
-    }
-
-    fn apply(&self, image: &mut Image<'_>, draws: &mut Draws) -> Result<(), Fault> {
-        let shape =
-            self.shape(ImageShape::of(image.view())).map(|_| ImageShape::of(image.view()))?;
-        let part = self.draw(shape, draws);
-        image.view_mut().crop(part.top, part.left, part.height, part.width);
-        resample::resample(image, (self.height, self.width), self.interpolation, self.antialias)
+    fn place(&self, placement: &mut Placement, draws: &mut Draws) -> Option<Result<(), Fault>> {
+        if placement.resized.is_some() {
+            return None;
+        }
+        let input = placement.shape(1);
+        Some(self.shape(input).map(|_| {
+            placement.crop(self.draw(input, draws));
+            placement.resize(Resized {
+                height: self.height,
+                width: self.width,
+                interpolation: self.interpolation,
+                antialias: self.antialias,
+            });
+        }))
     }
 }
 

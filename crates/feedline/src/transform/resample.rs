@@ -6,9 +6,13 @@ use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels as fir;
 use fast_image_resize::{FilterType, ImageView, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
+use super::placement::Placement;
 use super::{ImageShape, exact};
 use crate::error::Fault;
-use crate::image::{Image, PixelType, Pixels, Pointwise, View, convert};
+use crate::image::{
+    Axis, Image, Layout, PixelType, Pixels, Pointwise, Target, View, Workspace, convert, resize,
+};
+use crate::sample::DType;
 
 /// How pixels between pixels are made up; names as in torchvision.
 ///
@@ -38,6 +42,11 @@ impl Interpolation {
 
     pub(super) fn needs_antialias(self) -> bool {
         self == Interpolation::Lanczos
+    }
+
+    /// Pixels that the filter reaches to each side; `None` for nearest.
+    pub(super) fn reach(self) -> Option<usize> {
+        self.filter().map(|(_, reach)| reach)
     }
 
     /// The filter that needs more precision than the resizer has.
@@ -128,6 +137,126 @@ impl Untwisted {
     }
 }
 
+/// The two directions of a resize that [`resize`] can do: 8-bit pixels as decoders write them, a
+/// smooth filter without lobes.
+fn axes(image: &Image<'_>, placement: &Placement) -> Option<[Axis; 2]> {
+    let to = placement.resized?;
+    let (view, excerpt) = (image.view(), image.excerpt());
+    let can = to.interpolation == Interpolation::Bilinear
+        && to.antialias
+        && image.pixel_type() == PixelType::U8
+        && view.is_interleaved()
+        && (view.height, view.width) == (excerpt.part.height, excerpt.part.width);
+    if !can {
+        return None;
+    }
+    let reduction = excerpt.reduction;
+    let (part, window) = (placement.part, placement.window);
+    let axis = |start: usize, length: usize, origin: usize, at_hand: usize| Axis {
+        start: start as f64 / reduction as f64,
+        length: length as f64 / reduction as f64,
+        outputs: 0,
+        first: 0,
+        count: 0,
+        // A window needs less than all of the part: no more than that is at hand.
+        limits: (
+            (start / reduction).max(origin),
+            (start + length).div_ceil(reduction).min(origin + at_hand),
+        ),
+        origin,
+        mirrored: false,
+    };
+    let rows = axis(part.top, part.height, excerpt.part.top, view.height);
+    let columns = axis(part.left, part.width, excerpt.part.left, view.width);
+    Some([
+        Axis {
+            outputs: to.height,
+            first: window.top,
+            count: window.height,
+            mirrored: placement.vertical,
+            ..rows
+        },
+        Axis {
+            outputs: to.width,
+            first: window.left,
+            count: window.width,
+            mirrored: placement.horizontal,
+            ..columns
+        },
+    ])
+}
+
+/// Resizes straight into a batch, if that can be done in one pass; false if it cannot.
+pub(super) fn write(
+    image: &mut Image<'_>,
+    placement: &Placement,
+    map: &Pointwise,
+    layout: Layout,
+    out: &mut [u8],
+) -> Result<bool, Fault> {
+    let view = image.view();
+    let planar = layout == Layout::Chw || view.channels == 1;
+    let Some([rows, columns]) = axes(image, placement).filter(|_| planar) else {
+        return Ok(false);
+    };
+    let target = match map.dtype {
+        DType::F32 => match bytemuck::try_cast_slice_mut(out) {
+            Ok(out) => Target::Floats { out, scale: map.scale, bias: map.bias },
+            Err(_) => return Ok(false),
+        },
+        DType::U8 if map.is_cast() => Target::Planes(out),
+        _ => return Ok(false),
+    };
+    image.with_workspace(|pixels, workspace| match pixels {
+        Pixels::U8(from) => resize(from, view, [&rows, &columns], workspace, target).map(|()| true),
+        Pixels::F32(_) => Ok(false),
+    })
+}
+
+/// Makes `image` what its placement says, which then says nothing more.
+pub(super) fn settle(image: &mut Image<'_>, placement: &mut Placement) -> Result<(), Fault> {
+    let done = *placement;
+    let (excerpt, channels) = (image.excerpt(), image.view().channels);
+    let (height, width) = (done.window.height, done.window.width);
+    *placement = Placement::of(height, width);
+    if done == Placement::of(excerpt.height, excerpt.width) && excerpt.is_whole() {
+        return Ok(());
+    }
+    if let Some([rows, columns]) = axes(image, &done) {
+        let new = View::interleaved(height, width, channels);
+        return image.replace(new, PixelType::U8, |pixels, view, out, tools| match pixels {
+            Pixels::U8(from) => {
+                resize(from, view, [&rows, &columns], tools.workspace, Target::Pixels(out))
+            }
+            Pixels::F32(_) => Err(Fault::Shape("bytes were expected".to_owned())),
+        });
+    }
+    let (part, at_hand) = (done.part, excerpt.part);
+    let inside = excerpt.reduction == 1
+        && part.top >= at_hand.top
+        && part.left >= at_hand.left
+        && part.top + part.height <= at_hand.top + at_hand.height
+        && part.left + part.width <= at_hand.left + at_hand.width;
+    if !inside {
+        return Err(Fault::Shape(format!("{part:?} is not in {excerpt:?}")));
+    }
+    let (top, left) = (part.top - at_hand.top, part.left - at_hand.left);
+    image.view_mut().crop(top, left, part.height, part.width);
+    if let Some(to) = done.resized {
+        resample(image, (to.height, to.width), to.interpolation, to.antialias)?;
+        let window = done.window;
+        image.view_mut().crop(window.top, window.left, window.height, window.width);
+    }
+    if done.horizontal {
+        image.view_mut().flip_horizontal();
+    }
+    if done.vertical {
+        image.view_mut().flip_vertical();
+    }
+    image.set_whole();
+    Ok(())
+}
+
 /// Makes `image` `height` x `width` pixels large.
 pub(super) fn resample(
     image: &mut Image<'_>,
@@ -190,7 +319,8 @@ pub(super) fn resample(
         View::planar(height, width, view.channels)
     };
     untwisted.twist(&mut new);
-    image.replace(new, pixel, |pixels, _, out, resizer| {
+    image.replace(new, pixel, |pixels, _, out, tools| {
+        let resizer = tools.resizer;
         if let (Some(filter), Pixels::U8(from)) = (exact, pixels) {
             if width == straight.width {
                 exact::columns(from, straight, !interleaved, height, filter, out);
@@ -257,9 +387,7 @@ fn compact(image: &mut Image<'_>) -> Result<(), Fault> {
     let (view, pixel) = (image.view(), image.pixel_type());
     let new = View::interleaved(view.height, view.width, view.channels);
     let map = Pointwise::cast(super::element(pixel));
-    image.replace(new, pixel, |pixels, view, out, _| {
-        convert(pixels, view, &map, crate::image::Layout::Hwc, out)
-    })
+    image.replace(new, pixel, |pixels, view, out, _| convert(pixels, view, &map, Layout::Hwc, out))
 }
 
 /// Centres as Pillow computes them, by repeated addition, so that ties fall alike.
@@ -313,5 +441,6 @@ pub(super) fn scratch(
     result
         .saturating_add(between.saturating_mul(2 * element))
         .saturating_add(taps.saturating_mul(16))
+        .saturating_add(Workspace::bound((input.height, input.width), (height, width)))
         .saturating_add(4096)
 }

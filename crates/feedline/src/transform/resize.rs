@@ -2,10 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::placement::Resized;
 use super::resample::{self, Interpolation};
-use super::{ImageShape, Transform, parameters};
+use super::{ImageShape, Placement, Transform, parameters};
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, PixelType};
+use crate::image::PixelType;
 use crate::random::Draws;
 use crate::spec::Table;
 
@@ -133,8 +134,17 @@ impl Transform for Resize {
         self.size(input).map_or(0, |size| resample::scratch(input, size, pixel, self.interpolation))
     }
 
-    fn apply(&self, image: &mut Image<'_>, _: &mut Draws) -> Result<(), Fault> {
-        let size = self.size(ImageShape::of(image.view()))?;
-        resample::resample(image, size, self.interpolation, self.antialias)
+    fn place(&self, placement: &mut Placement, _: &mut Draws) -> Option<Result<(), Fault>> {
+        if placement.resized.is_some() {
+            return None;
+        }
+        Some(self.size(placement.shape(1)).map(|(height, width)| {
+            placement.resize(Resized {
+                height,
+                width,
+                interpolation: self.interpolation,
+                antialias: self.antialias,
+            });
+        }))
     }
 }

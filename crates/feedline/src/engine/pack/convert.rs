@@ -83,7 +83,7 @@ impl<'a> Converter<'a> {
             decoder: Decoder::new(),
             scratch: Scratch::default(),
             other: Scratch::default(),
-            recutter: options.crop_index.map(|_| Recutter::new()).transpose()?,
+            recutter: options.crop_index.then(Recutter::new).transpose()?,
             encoder,
             encoded: Vec::new(),
             pixels: Vec::new(),
@@ -164,7 +164,8 @@ impl<'a> Converter<'a> {
         }
         if self.recutter.is_some() {
             need += Recutter::memory(&self.encoded);
-            need += if self.pack.options.check { 2 * header.memory } else { 0 };
+            let compared = self.pack.options.check || header.progressive;
+            need += if compared { 2 * header.memory } else { 0 };
         }
         need as u64
     }
@@ -205,12 +206,12 @@ impl<'a> Converter<'a> {
             self.jpeg.clear();
             self.jpeg.extend_from_slice(jpeg);
         }
-        let Some((recutter, segment)) = self.recutter.as_mut().zip(options.crop_index) else {
+        let Some(recutter) = &mut self.recutter else {
             let bytes = if coded_anew { &self.jpeg } else { &self.encoded };
             return Ok(Made::File { bytes, before, reason: None });
         };
         let original: &[u8] = if coded_anew { &self.jpeg } else { &self.encoded };
-        let recut = match recutter.recut(original, segment) {
+        let recut = match recutter.recut(original, options.segment) {
             Ok(recut) => recut,
             Err(reason) => {
                 let reason = match reason {
@@ -220,7 +221,9 @@ impl<'a> Converter<'a> {
                 return Ok(Made::File { bytes: original, before, reason: Some(reason) });
             }
         };
-        let differs = if coded_anew || !options.check {
+        // A progressive file that lacks scans is shown smoothed, its rewritten copy would not be:
+        // such files are always compared.
+        let differs = if coded_anew || !options.check && !header.progressive {
             None
         } else {
             let (scratch, other) = (&mut self.scratch, &mut self.other);

@@ -41,8 +41,10 @@ const DEFAULT_MEMORY: u64 = 1_000_000_000;
 /// What is made of a data set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackOptions {
-    /// Restart markers into JPEGs, after every so many units, so that crops decode alone.
-    pub crop_index: Option<u16>,
+    /// Restart markers into JPEGs, so that crops decode alone.
+    pub crop_index: bool,
+    /// Units between two markers; as many as serve the image's width if not given.
+    pub segment: Option<u16>,
     /// The shorter side of images that are larger.
     pub resize: Option<u32>,
     /// Of JPEGs that are coded anew, 1 to 100.
@@ -66,7 +68,8 @@ pub struct PackOptions {
 impl Default for PackOptions {
     fn default() -> Self {
         PackOptions {
-            crop_index: None,
+            crop_index: false,
+            segment: None,
             resize: None,
             quality: 90,
             subsampling: Subsampling::Half,
@@ -82,11 +85,11 @@ impl Default for PackOptions {
 
 impl PackOptions {
     fn check(&self) -> Result<(), SpecError> {
-        if self.crop_index.is_none() && self.resize.is_none() && !self.raw {
+        if !self.crop_index && self.resize.is_none() && !self.raw {
             return Err(SpecError::new("pack", "nothing is to be done")
                 .allowed("crop_index, resize, raw, or resize with one of the others"));
         }
-        if self.raw && self.crop_index.is_some() {
+        if self.raw && self.crop_index {
             return Err(SpecError::new("raw", "cannot go with crop_index: pixels have no markers"));
         }
         let range = |key: &str, value: u64, low: u64, high: u64| match (low..=high).contains(&value)
@@ -96,7 +99,7 @@ impl PackOptions {
                 .value(value)
                 .allowed(format!("{low} to {high}"))),
         };
-        range("segment", self.crop_index.unwrap_or(1).into(), 1, 65_535)?;
+        range("segment", self.segment.unwrap_or(1).into(), 1, 65_535)?;
         range("resize", self.resize.unwrap_or(1).into(), 1, 65_500)?;
         range("quality", self.quality.into(), 1, 100)
     }
@@ -105,6 +108,7 @@ impl PackOptions {
     fn to_value(&self) -> Json {
         json!({
             "crop_index": self.crop_index,
+            "segment": self.segment,
             "resize": self.resize,
             "quality": self.resize.map(|_| self.quality),
             "subsampling": self.resize.map(|_| format!("{:?}", self.subsampling)),

@@ -1,0 +1,107 @@
+//! The decoder for plain JPEGs writes the very pixels that libjpeg-turbo writes.
+#![allow(clippy::unwrap_used)]
+
+use feedline::decode::{ColorMode, DecodeOptions, Decoder, probe};
+use feedline::image::{Excerpt, Part, Pixels, Scratch};
+use feedline::pack::jpeg::{Encoder, Subsampling};
+use feedline::random::Draws;
+
+/// A filled byte between two markers is allowed and means nothing, but it is not plain: such a
+/// file is decoded by the library.
+fn for_the_library(bytes: &[u8]) -> Vec<u8> {
+    [&bytes[..2], &[0xff], &bytes[2..]].concat()
+}
+
+fn decode(
+    decoder: &mut Decoder,
+    bytes: &[u8],
+    options: &DecodeOptions,
+    wanted: Option<Excerpt>,
+) -> (Excerpt, Vec<u8>) {
+    let header = probe(bytes, options).unwrap();
+    let mut scratch = Scratch::default();
+    let image = decoder.decode_part(bytes, &header, options, wanted, &mut scratch).unwrap();
+    let Pixels::U8(pixels) = image.pixels() else { panic!("bytes") };
+    (image.excerpt(), pixels[..image.view().elements()].to_vec())
+}
+
+/// Smooth, flat and noisy areas, so that blocks of every kind occur.
+fn picture(draws: &mut Draws, width: usize, height: usize) -> Vec<u8> {
+    let noise = [0, 3, 40, 255][draws.below(4) as usize];
+    (0..width * height * 3)
+        .map(|i| {
+            let (x, y) = (i / 3 % width, i / 3 / width);
+            let base = ((x * (1 + i % 3) + y * 2) / 3) as u8;
+            if (x / 24 + y / 40) % 3 == 0 {
+                90
+            } else {
+                base.wrapping_add(draws.below(noise + 1) as u8)
+            }
+        })
+        .collect()
+}
+
+const KINDS: [Subsampling; 5] = [
+    Subsampling::Half,
+    Subsampling::Horizontal,
+    Subsampling::Vertical,
+    Subsampling::Full,
+    Subsampling::Gray,
+];
+
+#[test]
+fn whole_images_and_parts_equal_the_library_to_the_bit() {
+    let mut decoder = Decoder::new();
+    let mut crops = 0;
+    for number in 0..400u64 {
+        let mut draws = Draws::new(17, 0, number, 0);
+        let (width, height) = (1 + draws.below(170) as usize, 1 + draws.below(170) as usize);
+        let quality = [30, 75, 90, 95, 100][draws.below(5) as usize];
+        let kind = KINDS[number as usize % 5];
+        let mut encoder = Encoder::new(quality, kind, false).unwrap();
+        encoder.restart_interval([0, 0, 1, 2, 3, 7, 1000][draws.below(7) as usize]).unwrap();
+        let pixels = picture(&mut draws, width, height);
+        let bytes = encoder.encode(&pixels, width, height).unwrap().to_vec();
+        let mode = if kind == Subsampling::Gray && number % 2 == 0 {
+            ColorMode::Gray
+        } else {
+            ColorMode::Rgb
+        };
+        let options = DecodeOptions { mode, ..DecodeOptions::default() };
+        let (_, library) = decode(&mut decoder, &for_the_library(&bytes), &options, None);
+        let (_, whole) = decode(&mut decoder, &bytes, &options, None);
+        assert!(whole == library, "{number}: {kind:?} {width} x {height} at {quality}");
+        for _ in 0..12 {
+            let (h, w) =
+                (1 + draws.below(height as u64) as usize, 1 + draws.below(width as u64) as usize);
+            let part = Part {
+                top: draws.below((height - h) as u64 + 1) as usize,
+                left: draws.below((width - w) as u64 + 1) as usize,
+                height: h,
+                width: w,
+            };
+            let wanted = Excerpt::around(height, width, part, 1);
+            let (excerpt, some) = decode(&mut decoder, &bytes, &options, Some(wanted));
+            let tiny = width <= 4;
+            assert!(
+                excerpt == wanted || tiny,
+                "{number}: {kind:?} {width} x {height} was not plain"
+            );
+            let Part { top, left, height: rows, width: columns } = excerpt.part;
+            assert_eq!(some.len(), rows * columns * mode.channels());
+            for row in part.top..part.top + part.height {
+                let line = |image: &[u8], top: usize, left: usize, width: usize| {
+                    let start = ((row - top) * width + part.left - left) * mode.channels();
+                    image[start..start + part.width * mode.channels()].to_vec()
+                };
+                assert_eq!(
+                    line(&some, top, left, columns),
+                    line(&library, 0, 0, width),
+                    "{number}: {part:?} of {kind:?} {width} x {height}, row {row}"
+                );
+            }
+            crops += 1;
+        }
+    }
+    assert_eq!(crops, 4800);
+}
