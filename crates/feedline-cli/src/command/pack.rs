@@ -47,7 +47,7 @@ pub(crate) struct PackCommand {
     crop_index: bool,
 
     /// Units of 8 to 16 pixels between two markers; the nearest that divides a row is taken
-    /// [default: about 32 segments in a row].
+    /// [default: about 16 segments in a row].
     #[arg(long, value_name = "N", requires = "crop_index", conflicts_with = "raw")]
     segment: Option<u16>,
 

@@ -11,11 +11,11 @@ use turbojpeg_sys as turbo;
 
 use crate::error::{Error, Fault, Result};
 
-/// Segments that a row of units (MCUs) is cut into, about, when nothing else is asked for: one for
-/// each unit of a photo 500 pixels wide (2.7 % more bytes than with none, and the fewest
-/// instructions for RandomResizedCrop(224) of segments of 1, 2, 4 and 8), one for four units at
-/// 1900 (2 %; there, segments of one cost 6 % and gain nothing over four).
-const COLUMNS: usize = 32;
+/// Segments that a row of units (MCUs) is cut into, about, when nothing else is asked for: each is
+/// two units of a photo 500 pixels wide. There, segments of 1, 2, 4 and 8 units take 91.6, 91.5,
+/// 92.1 and 94.0 % of the instructions of an uncut file for RandomResizedCrop(224), and 3.3, 1.8,
+/// 1.0 and 0.4 % more bytes; at 1900 pixels 4 and 8 units serve equally, 1 is worse.
+const COLUMNS: usize = 16;
 
 /// Scans of a progressive file beyond which it is taken for an attack: encoders write about 10.
 const MAX_SCANS: c_int = 100;
