@@ -25,6 +25,7 @@ Examples:
   feedline sample-data photos              make 2,000 photo-like JPEGs to try things with
   feedline inspect photos                  sizes, formats, classes, with histograms
   feedline verify photos                   read and decode everything, list what is bad
+  feedline pack photos fast --crop-index   a copy that loads faster, losslessly
   feedline run photos --shuffle            how fast can it be loaded?
   feedline run photos --train-step 20ms    would a training step of 20 ms wait?
   feedline run pipeline.toml --json        a pipeline from a file, the result as JSON

@@ -75,6 +75,7 @@
 //! sample in its place.
 
 pub mod buffer;
+pub mod catalog;
 pub mod collate;
 pub mod decode;
 pub mod deliver;

@@ -1,6 +1,10 @@
 //! What flows: element types, fields, and where a sample's bytes lie.
 
+mod raw_index;
+
 use std::path::Path;
+
+pub use raw_index::{RawIndex, RawRecord};
 
 /// The type of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,6 +114,11 @@ pub struct Field {
 pub enum FieldKind {
     /// An encoded image; its size is known only after a look at its header.
     EncodedImage,
+    /// Decoded pixels of 8 bits, interleaved; each sample has its own height and width.
+    Pixels {
+        /// Channels of a pixel.
+        channels: usize,
+    },
     /// An array of one shape.
     Array {
         /// The type of its elements.
@@ -126,6 +135,17 @@ pub enum Value<'a> {
     File(Location<'a>),
     /// Bytes that are in memory already: an array's elements in C order, or an encoded image.
     Bytes(&'a [u8]),
+    /// Decoded pixels that are in memory already: `height` rows of `width` interleaved pixels.
+    Pixels {
+        /// `height * width * channels` elements.
+        bytes: &'a [u8],
+        /// Rows.
+        height: usize,
+        /// Columns.
+        width: usize,
+        /// Channels of a pixel.
+        channels: usize,
+    },
     /// A scalar of type `I64`.
     Int(i64),
     /// A scalar of type `F32`.

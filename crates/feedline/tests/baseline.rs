@@ -105,3 +105,34 @@ fn whole_images_and_parts_equal_the_library_to_the_bit() {
     }
     assert_eq!(crops, 4800);
 }
+
+/// Whatever happened to a file, both ways give the same pixels or both refuse it.
+#[test]
+fn damaged_files_are_taken_as_the_library_takes_them() {
+    let (mut equal, mut refused) = (0, 0);
+    let mut decoder = Decoder::new();
+    for number in 0..2500u64 {
+        let draws = &mut Draws::new(23, 0, number, 0);
+        let (width, height) = (5 + draws.below(60) as usize, 5 + draws.below(60) as usize);
+        let mut encoder = Encoder::new(85, KINDS[number as usize % 5], false).unwrap();
+        encoder.restart_interval([0, 1, 3][draws.below(3) as usize]).unwrap();
+        let pixels = picture(draws, width, height);
+        let mut bytes = encoder.encode(&pixels, width, height).unwrap().to_vec();
+        for _ in 0..1 + draws.below(3) {
+            let at = 2 + draws.below(bytes.len() as u64 - 2) as usize;
+            bytes[at] = draws.below(256) as u8;
+        }
+        let options = DecodeOptions::default();
+        let mut outcome = |bytes: &[u8]| {
+            let header = probe(bytes, &options).ok()?;
+            let mut scratch = Scratch::default();
+            let image = decoder.decode(bytes, &header, &options, &mut scratch).ok()?;
+            let Pixels::U8(pixels) = image.pixels() else { panic!("bytes") };
+            Some(pixels[..image.view().elements()].to_vec())
+        };
+        let (own, library) = (outcome(&bytes), outcome(&for_the_library(&bytes)));
+        assert!(own == library, "{number}: {} {}", own.is_some(), library.is_some());
+        *if own.is_some() { &mut equal } else { &mut refused } += 1;
+    }
+    assert!(equal > 300 && refused > 300, "{equal} {refused}");
+}

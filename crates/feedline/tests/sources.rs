@@ -61,6 +61,9 @@ fn show(source: &dyn Source, index: u64) -> Vec<String> {
         .map(|field| match source.value(index, field).unwrap() {
             Value::File(location) => location.root.join(location.path).display().to_string(),
             Value::Bytes(bytes) => format!("{bytes:?}"),
+            Value::Pixels { bytes, height, width, channels } => {
+                format!("{height} x {width} x {channels}: {bytes:?}")
+            }
             Value::Int(number) => number.to_string(),
             Value::Float(number) => number.to_string(),
         })

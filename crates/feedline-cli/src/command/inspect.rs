@@ -241,6 +241,7 @@ impl Figures {
         let fields = found.fields.iter().map(|field| {
             let (kind, shape) = match &field.kind {
                 FieldKind::EncodedImage => ("encoded image", None),
+                FieldKind::Pixels { .. } => ("uint8 pixels", None),
                 FieldKind::Array { dtype, shape } => (dtype.name(), Some(shape)),
             };
             json!({
@@ -276,6 +277,9 @@ impl Figures {
 fn describe_field(field: &FieldFacts) -> String {
     let kind = match &field.kind {
         FieldKind::EncodedImage => return format!("{} (encoded image)", field.name),
+        FieldKind::Pixels { channels } => {
+            return format!("{} ({channels} x uint8 pixels)", field.name);
+        }
         FieldKind::Array { dtype, .. } => dtype.name(),
     };
     let range = field.range.map_or(String::new(), |(low, high)| format!(", {low} to {high}"));

@@ -2,6 +2,7 @@
 
 mod completions;
 mod inspect;
+mod pack;
 mod run;
 mod sample_data;
 mod verify;
@@ -13,6 +14,7 @@ pub(crate) enum Command {
     Run(Box<run::Run>),
     Inspect(inspect::Inspect),
     Verify(verify::Verify),
+    Pack(pack::PackCommand),
     SampleData(sample_data::SampleData),
     Completions(completions::Completions),
 }
@@ -23,6 +25,7 @@ impl Command {
             Command::Run(command) => command.run(output),
             Command::Inspect(command) => command.run(output),
             Command::Verify(command) => command.run(output),
+            Command::Pack(command) => command.run(output),
             Command::SampleData(command) => command.run(output),
             Command::Completions(command) => command.run(output),
         }

@@ -23,7 +23,9 @@ Examples:
 
 Checks all samples of the sources, also those that a spec's subset leaves out. A file that
 vanishes meanwhile is a bad sample. The list has a JSON object a line, as a loader's quarantine
-file has: source, index, path, offset, stage, reason, and path_bytes if the name is not UTF-8.";
+file has: source, index, path, offset, stage, reason, and path_bytes if the name is not UTF-8.
+The files of a packed set are compared with the checksums that were noted when it was packed, and
+not decoded.";
 
 /// Read and decode every sample, and list the bad ones.
 #[derive(Debug, clap::Args)]
@@ -52,6 +54,11 @@ pub(crate) struct Verify {
 
 impl Verify {
     pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
+        if self.target.is_dir()
+            && let Some(packed) = feedline::catalog::Catalog::read(&self.target)?
+        {
+            return self.compare(&packed, output);
+        }
         let mut flags = Keys::new();
         flags.extend(self.num_workers.map(|workers| ("num_workers".to_owned(), workers)));
         flags.extend(self.memory.map(|memory| ("memory".to_owned(), memory.into())));
@@ -127,6 +134,74 @@ impl Verify {
             ))?;
         }
         Ok(if verified.bad == 0 { Outcome::Success } else { Outcome::BadSamples })
+    }
+}
+
+impl Verify {
+    /// A packed set knows its files' checksums: they are compared, nothing is decoded.
+    fn compare(
+        self,
+        packed: &feedline::catalog::Catalog,
+        output: &mut Output,
+    ) -> Result<Outcome, Failure> {
+        let threads = match self.num_workers.as_ref().and_then(Value::as_u64) {
+            Some(count) => count as usize,
+            None => feedline::tune::cores(),
+        };
+        let mut files = 0;
+        packed.files(&self.target, &mut |_| files += 1)?;
+        let progress = output.progress(files, "files");
+        let start = Instant::now();
+        let mut bad = Vec::new();
+        let checked = feedline::pack::files::check(
+            &self.target,
+            packed,
+            threads,
+            &|done| progress.set(done),
+            &mut |path, reason| bad.push((self.target.join(path), reason)),
+        )?;
+        let seconds = start.elapsed().as_secs_f64();
+        progress.finish();
+        let lines: Vec<Value> = bad
+            .iter()
+            .map(|(path, reason)| json!({"path": path.to_string_lossy(), "reason": reason}))
+            .collect();
+        if let Some(list) = &self.list {
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            pipeline::write_whole(list, text.as_bytes())?;
+        }
+        if output.is_json() {
+            output.json(&json!({
+                "command": "verify",
+                "target": pipeline::shown(&self.target),
+                "packed": packed.kind,
+                "samples": packed.samples,
+                "files": checked.0,
+                "bad_files": bad.len(),
+                "bytes": checked.1,
+                "seconds": seconds,
+                "num_workers": threads,
+                "bad": lines,
+            }))?;
+        } else {
+            for (path, reason) in &bad {
+                output.text(&format!("bad  {}: {reason}", path.to_string_lossy()), 5)?;
+            }
+            let verdict = match bad.len() {
+                0 => "all files are as they were packed".to_owned(),
+                1 => "1 file is bad".to_owned(),
+                count => format!("{} files are bad", show_count(count as u64)),
+            };
+            let paint = if bad.is_empty() { Paint::Heading } else { Paint::Bad };
+            let verdict = output.terminal().paint(paint, &verdict);
+            output.line(&format!(
+                "{verdict}: {} compared with their checksums, {} read in {}",
+                show_count(checked.0),
+                show_bytes(checked.1),
+                show_seconds(seconds),
+            ))?;
+        }
+        Ok(if bad.is_empty() { Outcome::Success } else { Outcome::BadSamples })
     }
 }
 

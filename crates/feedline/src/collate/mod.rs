@@ -112,6 +112,7 @@ impl RowWriter {
             Value::Bytes(bytes) => copy(bytes),
             Value::Int(number) => copy(&number.to_ne_bytes()),
             Value::Float(number) => copy(&number.to_ne_bytes()),
+            Value::Pixels { bytes, .. } => copy(bytes),
             Value::File(_) => {
                 Err(Fault::Unsupported("a file cannot be a plain field of a batch".to_owned()))
             }

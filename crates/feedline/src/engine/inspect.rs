@@ -131,8 +131,10 @@ impl Inspect {
     pub fn run(&self, sample: u64, progress: &(dyn Fn(u64) + Sync)) -> Result<Inspection> {
         let total = self.samples();
         let sample = sample.min(total);
-        let image =
-            self.sources[0].fields().iter().position(|field| field.kind == FieldKind::EncodedImage);
+        let image = self.sources[0]
+            .fields()
+            .iter()
+            .position(|field| !matches!(field.kind, FieldKind::Array { .. }));
         let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
         let found = Mutex::new(Found::default());
         let look = || {
@@ -205,6 +207,11 @@ impl Inspect {
                 }
                 Err(fault) => Err((Stage::Read, fault)),
             },
+            // What is packed as pixels has a size, but neither a file nor a format.
+            Ok(Value::Pixels { bytes, .. }) => {
+                found.sizes.push(bytes.len() as u64);
+                Ok(None)
+            }
             Ok(Value::Bytes(bytes)) => {
                 found.sizes.push(bytes.len() as u64);
                 if chosen { self.probe(bytes, None).map(Some) } else { Ok(None) }

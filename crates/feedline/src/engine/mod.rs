@@ -2,13 +2,14 @@
 //!
 //! [`Loader`] is the public face. `plan` makes a spec ready, `flow` hands rows to workers and
 //! batches to the program, `work` is one worker. `inspect` and `verify` look at a data set without
-//! making batches.
+//! making batches; `pack` makes another set of it.
 
 mod flow;
 mod inspect;
 mod loader;
 #[cfg(all(test, feature = "model-check"))]
 mod model;
+mod pack;
 mod plan;
 mod rank;
 mod run;
@@ -19,4 +20,5 @@ mod work;
 pub use flow::Figures as FlowFigures;
 pub use inspect::{FieldFacts, Inspect, Inspection, Seen, SourceFacts};
 pub use loader::{Builder, Epoch, Loader, Stats};
+pub use pack::{Expectation, Gain, Pack, PackOptions, Packed};
 pub use verify::{Verified, Verify};

@@ -22,7 +22,7 @@ const DEFAULT_MEMORY: u64 = 4_000_000_000;
 
 /// How the image field of a sample becomes a row of the batch.
 pub(crate) enum Pixels {
-    /// Encoded bytes are decoded first.
+    /// Encoded bytes are decoded first; pixels that a source lends have their size with them.
     Encoded,
     /// An array of one shape that is in memory already.
     Array { view: View, pixel_type: PixelType },
@@ -230,7 +230,9 @@ pub(super) fn sample_error(
     SampleError {
         index: pick.index,
         source_number: pick.source,
-        path: location.map(|location| location.root.join(location.path)),
+        path: location
+            .map(|location| location.root.join(location.path))
+            .or_else(|| catch_unwind(AssertUnwindSafe(|| source.origin(pick.index))).ok()?),
         offset: match (begins, inside) {
             (None, None) => None,
             (begins, inside) => Some(begins.unwrap_or(0) + inside.unwrap_or(0)),
@@ -280,6 +282,7 @@ pub(super) fn open_sources(
 fn describe(field: &Field) -> String {
     match &field.kind {
         FieldKind::EncodedImage => format!("{} (encoded image)", field.name),
+        FieldKind::Pixels { channels } => format!("{} ({channels} x uint8 pixels)", field.name),
         FieldKind::Array { dtype, shape } => format!("{} ({dtype} {shape:?})", field.name),
     }
 }
@@ -302,6 +305,26 @@ fn image_field(
 ) -> Result<Option<ImageField>> {
     if let Some(field) = fields.iter().position(|field| field.kind == FieldKind::EncodedImage) {
         let channels = if spec.decode.gray { 1 } else { 3 };
+        chain.check(channels, PixelType::U8)?;
+        let output = match chain.fixed_output(channels, PixelType::U8) {
+            Some(output) => output,
+            None => output_of_first(spec, field, chain, sources, store, decode)?,
+        };
+        return Ok(Some(ImageField { field, pixels: Pixels::Encoded, output }));
+    }
+    let lent = |field: &Field| match field.kind {
+        FieldKind::Pixels { channels } => Some(channels),
+        _ => None,
+    };
+    if let Some((field, channels)) =
+        fields.iter().enumerate().find_map(|(number, field)| Some((number, lent(field)?)))
+    {
+        if spec.decode.gray && channels != 1 {
+            return Err(SpecError::new("decode.mode", "comes too late: the pixels are packed")
+                .value("\"gray\"")
+                .allowed("\"rgb\", or a set that was packed as grayscale")
+                .into());
+        }
         chain.check(channels, PixelType::U8)?;
         let output = match chain.fixed_output(channels, PixelType::U8) {
             Some(output) => output,
@@ -396,7 +419,8 @@ fn mixing(
 
 /// An image that takes no room in a batch.
 fn unwritten_image(fields: &[Field]) -> Option<ImageField> {
-    let field = fields.iter().position(|field| field.kind == FieldKind::EncodedImage)?;
+    let is_image = |field: &Field| !matches!(field.kind, FieldKind::Array { .. });
+    let field = fields.iter().position(is_image)?;
     let output = Output { shape: vec![0], dtype: DType::U8, layout: Layout::Chw };
     Some(ImageField { field, pixels: Pixels::Encoded, output })
 }
@@ -439,8 +463,15 @@ fn output_of_first(
     let tries = if spec.on_error == OnError::Skip { source.len().min(1000) } else { 1 };
     let mut first = None;
     for index in 0..tries {
-        let Ok(Value::File(location)) = source.value(index, field) else { continue };
-        match look(&location) {
+        let looked = match source.value(index, field) {
+            Ok(Value::File(location)) => look(&location),
+            Ok(Value::Pixels { height, width, channels, .. }) => {
+                let shape = ImageShape { height, width, channels };
+                chain.output(shape, PixelType::U8).map_err(|fault| (Stage::Transform, fault))
+            }
+            _ => continue,
+        };
+        match looked {
             Ok(output) => return Ok(output),
             Err((stage, fault)) => {
                 first.get_or_insert(sample_error(sources, Pick { source: 0, index }, stage, fault));
@@ -490,7 +521,7 @@ fn batch_layout(
                 layout.push(&field.name, DType::F32, &[classes])
             }
             (None, FieldKind::Array { dtype, shape }) => layout.push(&field.name, *dtype, shape),
-            (None, FieldKind::EncodedImage) => {
+            (None, FieldKind::EncodedImage | FieldKind::Pixels { .. }) => {
                 return Err(Error::Source {
                     what: format!("field {:?}", field.name),
                     problem: "is a second image; a sample can have one".to_owned(),

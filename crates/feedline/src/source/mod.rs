@@ -6,15 +6,18 @@ mod arrays;
 mod folder;
 mod manifest;
 mod names;
+mod raw;
 mod walk;
 
 pub use arrays::{ArrayData, Arrays, Column};
 pub use folder::Folder;
 pub use manifest::{Columns, Manifest};
+pub use raw::Raw;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::catalog::{self, Catalog};
 use crate::error::{Error, Fault, Result};
 use crate::sample::{Field, Value};
 use crate::spec::SourceKind;
@@ -34,6 +37,11 @@ pub trait Source: Send + Sync {
 
     /// Field number `field` of sample `index`.
     fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault>;
+
+    /// What a sample that does not lie in a file of its own was called, for messages.
+    fn origin(&self, _index: u64) -> Option<PathBuf> {
+        None
+    }
 
     /// The names of the classes, in the order of their numbers; empty if there are none.
     fn classes(&self) -> &[String] {
@@ -70,6 +78,12 @@ pub fn open(kind: &SourceKind, image_extensions: &[&str]) -> Result<Arc<dyn Sour
     })
 }
 
+/// The columns of a packed set's table.
+fn table_columns(packed: &Catalog) -> Columns {
+    let labels = packed.labels.iter().map(|(name, _)| name.clone()).collect();
+    Columns { path: Some("path".to_owned()), labels: Some(labels) }
+}
+
 fn open_path(path: &Path, image_extensions: &[&str]) -> Result<Arc<dyn Source>> {
     let metadata = std::fs::metadata(path).map_err(|source| Error::Io {
         what: "cannot open",
@@ -77,6 +91,16 @@ fn open_path(path: &Path, image_extensions: &[&str]) -> Result<Arc<dyn Source>> 
         source,
     })?;
     if metadata.is_dir() {
+        match Catalog::read(path)? {
+            Some(packed) if packed.kind == catalog::Kind::Raw => {
+                return Ok(Arc::new(Raw::open(path, &packed)?));
+            }
+            Some(packed) if packed.table => {
+                let table = path.join(catalog::TABLE);
+                return Ok(Arc::new(Manifest::open(&table, &table_columns(&packed), None)?));
+            }
+            _ => {}
+        }
         // Images directly in the folder make it a flat one, as nobody keeps them beside classes.
         return Ok(if walk::has_subfolders(path)? && !walk::has_images(path, image_extensions)? {
             Arc::new(Folder::with_classes(path, image_extensions)?)
@@ -89,6 +113,6 @@ fn open_path(path: &Path, image_extensions: &[&str]) -> Result<Arc<dyn Source>> 
     }
     Err(Error::Source {
         what: path.display().to_string(),
-        problem: "is not a data set that feedline knows: expected a folder of images, or a .csv, .tsv or .jsonl manifest".to_owned(),
+        problem: "is not a data set that feedline knows: expected a folder of images, a packed set, or a .csv, .tsv or .jsonl manifest".to_owned(),
     })
 }

@@ -114,6 +114,9 @@ impl Table {
         {
             return None;
         }
+        if !is_ac && symbols.iter().any(|symbol| *symbol > 15) {
+            return None;
+        }
         self.symbols = [0; 256];
         self.symbols[..symbols.len()].copy_from_slice(symbols);
         self.limits = [0; 18];
@@ -121,7 +124,8 @@ impl Table {
         let (mut code, mut first) = (0u32, 0i32);
         for length in 1..=16u32 {
             let count = u32::from(counts[length as usize - 1]);
-            if code + count > 1 << length {
+            // The library keeps the last code of a length free while there are symbols left.
+            if (first as usize) < symbols.len() && code + count >= 1 << length {
                 return None;
             }
             self.offsets[length as usize] = first - code as i32;

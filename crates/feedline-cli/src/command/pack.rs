@@ -1,0 +1,302 @@
+//! `feedline pack`: a data set that loads faster, made from another.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use feedline::engine::{Expectation, Gain, Pack, PackOptions, Packed};
+use feedline::pack::jpeg::Subsampling;
+use feedline::spec::read::{parse_bytes, show_bytes};
+use feedline::spec::{SourceKind, Workers};
+use serde_json::{Value, json};
+
+use crate::output::{Failure, Outcome, Output};
+use crate::pipeline;
+use crate::signals::Signals;
+use crate::terminal::{Table, show_count, show_seconds};
+
+const EXAMPLES: &str = "\
+Examples:
+  feedline pack photos fast --crop-index             the same pixels, crops load faster
+  feedline pack photos small --resize 256            shorter side 256, JPEG quality 90
+  feedline pack photos small --resize 256 --crop-index
+  feedline pack photos pixels --raw --resize 256     decoded: fastest, and largest on disk
+  feedline pack photos fast --crop-index --dry-run   what would it bring?
+  feedline verify fast                               compare every file with its checksum
+
+--crop-index and --resize write a folder of images that any program reads, with the names and class
+folders of SRC (and a manifest.csv where SRC is a table). --crop-index loses nothing: pixels, EXIF,
+ICC and comments stay, progressive files become baseline ones. What cannot be rewritten is copied as
+it is and counted. --resize leaves images alone that are no larger, and drops EXIF and ICC of those
+that it makes smaller.
+
+The set is written to DST.partial and renamed at the end. Interrupted at any point, the same command
+goes on (--raw begins again). A DST that holds anything else is refused.";
+
+/// Make a data set that loads faster: crop-indexed JPEGs, smaller JPEGs, or decoded pixels.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PackCommand {
+    /// A folder of images, or a manifest (.csv, .tsv, .jsonl).
+    source: PathBuf,
+
+    /// Folder to write; must be new or empty.
+    destination: PathBuf,
+
+    /// Put restart markers into JPEGs, losslessly, so that a crop is decoded without the rest.
+    #[arg(long)]
+    crop_index: bool,
+
+    /// Units of 8 to 16 pixels between two markers; the nearest that divides a row is taken
+    /// [default: about 16 segments in a row].
+    #[arg(long, value_name = "N", requires = "crop_index", conflicts_with = "raw")]
+    segment: Option<u16>,
+
+    /// Make larger images smaller: this is their shorter side.
+    #[arg(long, value_name = "SIDE")]
+    resize: Option<u32>,
+
+    /// JPEG quality of images that are made smaller, 1 to 100 [default: 90].
+    #[arg(long, value_name = "Q", requires = "resize", conflicts_with = "raw")]
+    quality: Option<u8>,
+
+    /// Keep a colour sample for every pixel (4:4:4) instead of one for four (4:2:0).
+    #[arg(long, requires = "resize", conflicts_with = "raw")]
+    full_color: bool,
+
+    /// Write decoded pixels, to be mapped into memory.
+    #[arg(long, conflicts_with = "crop_index")]
+    raw: bool,
+
+    /// Do not compare the pixels of rewritten JPEGs with the original's.
+    #[arg(long, requires = "crop_index", conflicts_with = "raw")]
+    no_check: bool,
+
+    /// Columns of a manifest that become labels, separated by commas [default: label].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    label_columns: Option<Vec<String>>,
+
+    /// Turn images that are decoded as their EXIF orientation asks.
+    #[arg(long)]
+    exif_orientation: bool,
+
+    /// Leave out images that cannot be decoded, instead of ending with an error.
+    #[arg(long)]
+    skip_bad: bool,
+
+    /// Only say what it would bring, from a trial with some of the images.
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Do not measure what it brings, neither before nor after.
+    #[arg(long, conflicts_with = "dry_run")]
+    no_trial: bool,
+
+    /// Threads that work [default: auto, one for each core].
+    #[arg(long, value_name = "N", value_parser = pipeline::read_workers)]
+    num_workers: Option<Value>,
+
+    /// Bytes that the work may take [default: a quarter of what is free, at most 1GB].
+    #[arg(long, value_name = "SIZE", value_parser = read_size)]
+    memory: Option<u64>,
+}
+
+impl PackCommand {
+    fn options(&self) -> PackOptions {
+        let default = PackOptions::default();
+        PackOptions {
+            crop_index: self.crop_index,
+            segment: self.segment,
+            resize: self.resize,
+            quality: self.quality.unwrap_or(default.quality),
+            subsampling: if self.full_color { Subsampling::Full } else { Subsampling::Half },
+            raw: self.raw,
+            check: !self.no_check,
+            exif_orientation: self.exif_orientation,
+            skip_bad: self.skip_bad,
+            num_workers: match self.num_workers.as_ref().and_then(Value::as_u64) {
+                Some(count) => Workers::Count(count),
+                None => Workers::Auto,
+            },
+            memory: self.memory,
+        }
+    }
+
+    pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
+        if !self.crop_index && self.resize.is_none() && !self.raw {
+            return Err(Failure::Usage(
+                "nothing to do: give --crop-index, --resize SIDE, --raw, or --resize with one of the others".to_owned(),
+            ));
+        }
+        let kind = match &self.label_columns {
+            None => SourceKind::Path(self.source.clone()),
+            Some(_) => SourceKind::Manifest {
+                path: self.source.clone(),
+                path_column: None,
+                label_columns: self.label_columns.clone(),
+                root: None,
+            },
+        };
+        let pack = Pack::open(kind, self.options())?;
+        let expected = if self.no_trial { None } else { Some(pack.expect()?) };
+        let mut result = json!({
+            "command": "pack",
+            "source": pipeline::shown(&self.source),
+            "destination": pipeline::shown(&self.destination),
+            "dry_run": self.dry_run,
+            "source_samples": pack.samples(),
+            "num_workers": pack.num_workers(),
+            "expected": expected.as_ref().map(expectation),
+        });
+        if let Some(expected) = expected.as_ref().filter(|_| !output.is_json()) {
+            show_expected(output, &pack, expected)?;
+            output.flush()?;
+        }
+        if !self.dry_run {
+            let signals = Signals::watch();
+            let progress = output.progress(pack.samples(), "images");
+            let start = Instant::now();
+            let packed = pack.run(&self.destination, &|done| progress.set(done), &|| {
+                signals.received().is_some()
+            });
+            let seconds = start.elapsed().as_secs_f64();
+            progress.finish();
+            let packed = match (packed, signals.received()) {
+                (Err(feedline::Error::Interrupted), Some(code)) => {
+                    output.note("interrupted: the same command goes on from here");
+                    return Ok(Outcome::Interrupted(code));
+                }
+                (packed, _) => packed?,
+            };
+            let gain = if self.no_trial { None } else { pack.measure(&self.destination) };
+            result["packed"] = describe(&packed, seconds);
+            result["measured"] = gain.as_ref().map(show_gain).into();
+            if !output.is_json() {
+                show_packed(output, &packed, seconds, gain)?;
+            }
+        }
+        if output.is_json() {
+            output.json(&result)?;
+        }
+        Ok(Outcome::Success)
+    }
+}
+
+fn show_gain(gain: &Gain) -> Value {
+    json!({
+        "images_per_second_before": gain.before,
+        "images_per_second_after": gain.after,
+        "gain": gain.after / gain.before.max(1e-9),
+    })
+}
+
+fn expectation(expected: &Expectation) -> Value {
+    json!({
+        "looked_at": expected.looked_at,
+        "bytes_before": expected.before,
+        "bytes_after": expected.after,
+        "seconds": expected.seconds,
+        "loading": expected.gain.as_ref().map(show_gain),
+    })
+}
+
+fn describe(packed: &Packed, seconds: f64) -> Value {
+    let unchanged = packed.unchanged.iter().map(|(reason, count, example)| {
+        json!({"reason": reason, "files": count, "example": example.to_string_lossy()})
+    });
+    let bad = packed
+        .bad
+        .iter()
+        .map(|(path, reason)| json!({"path": path.to_string_lossy(), "reason": reason}));
+    json!({
+        "samples": packed.samples,
+        "bytes_before": packed.before,
+        "bytes_after": packed.after,
+        "unchanged_files": packed.unchanged.iter().map(|(_, count, _)| count).sum::<u64>(),
+        "unchanged": unchanged.collect::<Vec<_>>(),
+        "left_out": packed.left_out,
+        "bad": bad.collect::<Vec<_>>(),
+        "kept": packed.kept,
+        "resumed_samples": packed.resumed,
+        "seconds": seconds,
+    })
+}
+
+fn rates(gain: Option<Gain>) -> [String; 3] {
+    match gain {
+        Some(gain) => [
+            show_count(gain.before as u64),
+            show_count(gain.after as u64),
+            format!("{:.2}x", gain.after / gain.before.max(1e-9)),
+        ],
+        None => ["?", "?", "?"].map(str::to_owned),
+    }
+}
+
+const HEADINGS: [&str; 7] =
+    ["", "images", "size before", "after", "images/s before", "after", "gain"];
+
+fn show_expected(output: &mut Output, pack: &Pack, expected: &Expectation) -> Result<(), Failure> {
+    let mut table = Table::new(HEADINGS);
+    let [before, after, gain] = rates(expected.gain);
+    table.row([
+        "expected".to_owned(),
+        show_count(pack.samples()),
+        show_bytes(expected.before),
+        show_bytes(expected.after),
+        before,
+        after,
+        gain,
+    ]);
+    output.table(&table)?;
+    output.text(
+        &format!(
+            "from a trial with {} images, for RandomResizedCrop(224) with {} workers; packing takes about {}",
+            show_count(expected.looked_at),
+            pack.num_workers(),
+            show_seconds(expected.seconds),
+        ),
+        0,
+    )
+}
+
+fn show_packed(
+    output: &mut Output,
+    packed: &Packed,
+    seconds: f64,
+    gain: Option<Gain>,
+) -> Result<(), Failure> {
+    let mut table = Table::new(HEADINGS);
+    let [before, after, gain] = rates(gain);
+    table.row([
+        if packed.kept { "was there" } else { "packed" }.to_owned(),
+        show_count(packed.samples),
+        if packed.kept { "?".to_owned() } else { show_bytes(packed.before) },
+        show_bytes(packed.after),
+        before,
+        after,
+        gain,
+    ]);
+    output.table(&table)?;
+    if packed.resumed > 0 {
+        let resumed = show_count(packed.resumed);
+        output.text(&format!("{resumed} of them were there from an interrupted run"), 0)?;
+    }
+    for (reason, count, example) in &packed.unchanged {
+        let example = example.to_string_lossy();
+        output.text(&format!("{} as before: {reason} (as {example})", show_count(*count)), 4)?;
+    }
+    if packed.left_out > 0 {
+        output.text(&format!("{} left out as bad", show_count(packed.left_out)), 0)?;
+        for (path, reason) in &packed.bad {
+            output.text(&format!("bad  {}: {reason}", path.to_string_lossy()), 5)?;
+        }
+    }
+    if !packed.kept {
+        output.text(&format!("packed in {}", show_seconds(seconds)), 0)?;
+    }
+    Ok(())
+}
+
+fn read_size(text: &str) -> Result<u64, String> {
+    parse_bytes(text).ok_or_else(|| "expected a size such as 512MB or 2GiB".to_owned())
+}

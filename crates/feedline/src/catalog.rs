@@ -1,0 +1,233 @@
+//! The description of a packed data set: `feedline.json`, written when all else is in place, and
+//! the list of its files with their checksums beside it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// The description's name.
+pub const FILE: &str = "feedline.json";
+
+/// The name of the list of files: a JSON object a line.
+pub const LIST: &str = "feedline-files.jsonl";
+
+/// The table of paths and labels of a set that was packed from one.
+pub const TABLE: &str = "manifest.csv";
+
+/// The format that this build writes and reads.
+pub const VERSION: u32 = 1;
+
+/// No description that this program wrote is larger.
+const LARGEST: u64 = 64 << 20;
+
+/// What a packed set consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Image files that any program reads.
+    Images,
+    /// Decoded pixels in a few large files.
+    Raw,
+}
+
+/// A packed data set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Catalog {
+    /// The version of this format; the key by which a description is known for one.
+    pub feedline_pack: u32,
+    /// What it consists of.
+    pub kind: Kind,
+    /// How many samples there are.
+    pub samples: u64,
+    /// The names of the classes, in the order of their numbers.
+    pub classes: Vec<String>,
+    /// What a sample holds beside its image: name and type.
+    pub labels: Vec<(String, String)>,
+    /// True when paths and labels are in [`TABLE`] rather than in the folders' names.
+    pub table: bool,
+    /// What was asked for, and of which data.
+    pub job: Value,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// xxh3 of [`LIST`], in hexadecimal.
+    pub list: String,
+}
+
+/// A file of a packed set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its path in the set's folder.
+    pub path: String,
+    /// The same where it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_bytes: Option<Vec<u8>>,
+    /// Its length.
+    pub bytes: u64,
+    /// xxh3 of its contents, in hexadecimal.
+    pub xxh3: String,
+}
+
+impl Entry {
+    /// An entry for what lies at `path`.
+    #[must_use]
+    pub fn new(path: &Path, bytes: u64, xxh3: u64) -> Entry {
+        Entry {
+            path: path.to_string_lossy().into_owned(),
+            path_bytes: path.to_str().is_none().then(|| path.as_os_str().as_bytes().to_vec()),
+            bytes,
+            xxh3: show_checksum(xxh3),
+        }
+    }
+
+    /// Where it lies, in the set's folder.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        match &self.path_bytes {
+            Some(bytes) => OsStr::from_bytes(bytes).into(),
+            None => self.path.clone().into(),
+        }
+    }
+}
+
+/// A checksum as it is written.
+#[must_use]
+pub fn show_checksum(xxh3: u64) -> String {
+    format!("{xxh3:016x}")
+}
+
+/// Opens a regular file; a pipe in its place would wait for a writer for ever.
+pub fn open(path: &Path) -> std::io::Result<File> {
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::other("is not a regular file")),
+    }
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { what, path, source }
+}
+
+fn damaged(path: &Path, problem: impl std::fmt::Display) -> Error {
+    Error::Source {
+        what: path.display().to_string(),
+        problem: format!("{problem}: the packed set is damaged, pack it again"),
+    }
+}
+
+impl Catalog {
+    /// The description of the set in `folder`; `None` if it is no packed set.
+    pub fn read(folder: &Path) -> Result<Option<Catalog>> {
+        let path = folder.join(FILE);
+        let file = match open(&path) {
+            Ok(file) => file,
+            // Whatever cannot be there is no packed set.
+            Err(error) => {
+                use std::io::ErrorKind::{NotADirectory, NotFound};
+                return match error.kind() {
+                    NotFound | NotADirectory => Ok(None),
+                    _ => Err(failed("cannot open", &path)(error)),
+                };
+            }
+        };
+        let mut text = String::new();
+        let read = file.take(LARGEST + 1).read_to_string(&mut text);
+        // A folder or some other file of that name is not ours.
+        let value: Value = match read.ok().and_then(|_| serde_json::from_str(&text).ok()) {
+            Some(value) => value,
+            None => return Ok(None),
+        };
+        match value.get("feedline_pack").map(Value::as_u64) {
+            None => Ok(None),
+            Some(version) if version == Some(u64::from(VERSION)) => {
+                serde_json::from_value(value).map(Some).map_err(|error| damaged(&path, error))
+            }
+            Some(_) => Err(Error::Source {
+                what: path.display().to_string(),
+                problem: format!(
+                    "has a version that this feedline does not know (it knows {VERSION}): update it"
+                ),
+            }),
+        }
+    }
+
+    /// Writes the description so that it is seen whole or not at all.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(FILE);
+        let text =
+            serde_json::to_string_pretty(self).map_err(|error| Error::System(error.to_string()))?;
+        let partial = folder.join(format!(".{FILE}.partial"));
+        File::create(&partial)
+            .and_then(|mut file| {
+                file.write_all(text.as_bytes())?;
+                file.write_all(b"\n")?;
+                file.sync_all()
+            })
+            .and_then(|()| fs::rename(&partial, &path))
+            .map_err(failed("cannot write", &path))
+    }
+
+    /// Calls `each` with every file of the set, after the list's own checksum was compared.
+    pub fn files(&self, folder: &Path, each: &mut dyn FnMut(Entry)) -> Result<()> {
+        let path = folder.join(LIST);
+        let (_, xxh3) = checksum(&path)?;
+        if show_checksum(xxh3) != self.list {
+            return Err(damaged(&path, "is not the list that was written"));
+        }
+        let file = open(&path).map_err(failed("cannot open", &path))?;
+        for line in BufReader::new(file).lines() {
+            let line = line.map_err(failed("cannot read", &path))?;
+            each(serde_json::from_str(&line).map_err(|error| damaged(&path, error))?);
+        }
+        Ok(())
+    }
+}
+
+/// Writes the list of files, and gives its checksum and the bytes of all of them.
+pub fn write_list(
+    folder: &Path,
+    entries: &mut dyn Iterator<Item = Entry>,
+) -> Result<(String, u64)> {
+    let path = folder.join(LIST);
+    let file = File::create(&path).map_err(failed("cannot write", &path))?;
+    let mut file = BufWriter::new(file);
+    let mut bytes = 0;
+    for entry in entries {
+        bytes += entry.bytes;
+        let line =
+            serde_json::to_string(&entry).map_err(|error| Error::System(error.to_string()))?;
+        writeln!(file, "{line}").map_err(failed("cannot write", &path))?;
+    }
+    let file = file.into_inner().map_err(|error| failed("cannot write", &path)(error.into()))?;
+    file.sync_all().map_err(failed("cannot write", &path))?;
+    Ok((show_checksum(checksum(&path)?.1), bytes))
+}
+
+/// Length and xxh3 of a file, read piece by piece.
+pub fn checksum(path: &Path) -> Result<(u64, u64)> {
+    let mut file = open(path).map_err(failed("cannot open", path))?;
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    let mut piece = vec![0; 1 << 20];
+    let mut length = 0;
+    loop {
+        match file.read(&mut piece).map_err(failed("cannot read", path))? {
+            0 => return Ok((length, hash.digest())),
+            read => {
+                hash.update(&piece[..read]);
+                length += read as u64;
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! How much faster a packed set loads: measured, on some of the samples.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::Pack;
+use crate::catalog::Catalog;
+use crate::engine::Loader;
+use crate::error::Result;
+use crate::order::Permutation;
+use crate::sample::Value;
+use crate::spec::{OnError, OpSpec, SourceKind, Spec, Subset, Workers};
+use crate::store::{Local, Store};
+
+/// Samples that stand for all.
+const SAMPLE: u64 = 256;
+
+/// How long packing some of them may take, and each measurement. The best of several counts: what
+/// else the machine does only ever slows one down.
+const PACKING: Duration = Duration::from_millis(500);
+const LOADING: Duration = Duration::from_millis(120);
+const ROUNDS: usize = 5;
+
+/// Images a second for RandomResizedCrop(224), flip, and conversion to floats.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Gain {
+    /// From the source.
+    pub before: f64,
+    /// From the packed set.
+    pub after: f64,
+}
+
+/// What packing will bring, from a short trial.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Expectation {
+    /// Samples that were looked at.
+    pub looked_at: u64,
+    /// Bytes of the whole source.
+    pub before: u64,
+    /// Bytes of the whole packed set.
+    pub after: u64,
+    /// Seconds that packing takes.
+    pub seconds: f64,
+    /// Loading, before and after; `None` if no sample could be loaded.
+    pub gain: Option<Gain>,
+}
+
+/// A folder that goes when it is no longer used.
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+        let mut partial = self.0.clone().into_os_string();
+        partial.push(".partial");
+        let _ = std::fs::remove_dir_all(partial);
+    }
+}
+
+impl Pack {
+    /// Packs some samples into a temporary folder and loads them from both places: a second or two.
+    pub fn expect(&self) -> Result<Expectation> {
+        let name = format!("feedline-trial-{}-{:p}", std::process::id(), self);
+        let folder = Temporary(std::env::temp_dir().join(name));
+        let mut chosen = self.spread(self.workers as u64 * 2);
+        let mut began = Instant::now();
+        // The first few tell how many more there is time for.
+        self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
+        let each = began.elapsed().as_secs_f64() / chosen.len() as f64;
+        let more = (PACKING.as_secs_f64() / each) as u64;
+        if more > chosen.len() as u64 {
+            drop(Temporary(folder.0.clone()));
+            chosen = self.spread(more.min(SAMPLE));
+            began = Instant::now();
+            self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let packed = Catalog::read(&folder.0)?;
+        let bytes = packed.map_or(0, |packed| packed.bytes);
+        let size = |sample: &u64| match self.source.value(*sample, self.image) {
+            Ok(Value::File(location)) => Local.size(&location).unwrap_or(0),
+            _ => 0,
+        };
+        let scale = self.source.len() as f64 / chosen.len() as f64;
+        Ok(Expectation {
+            looked_at: chosen.len() as u64,
+            before: (chosen.iter().map(size).sum::<u64>() as f64 * scale) as u64,
+            after: (bytes as f64 * scale) as u64,
+            seconds: seconds * scale,
+            gain: self.gain(&folder.0, &chosen, false),
+        })
+    }
+
+    /// What was gained by a set that is packed.
+    #[must_use]
+    pub fn measure(&self, packed: &Path) -> Option<Gain> {
+        let chosen = self.spread(SAMPLE);
+        self.gain(packed, &chosen, true)
+    }
+
+    /// Samples without a pattern that sizes could share.
+    fn spread(&self, count: u64) -> Vec<u64> {
+        let all = Permutation::new(self.source.len(), 7);
+        let mut chosen: Vec<u64> =
+            (0..count.clamp(1, self.source.len())).map(|number| all.apply(number)).collect();
+        chosen.sort_unstable();
+        chosen
+    }
+
+    /// Loads `chosen` from the source, and the packed set, of which only those are used if it
+    /// `has_all`. In turns, so that what else the machine does falls on both.
+    fn gain(&self, packed: &Path, chosen: &[u64], has_all: bool) -> Option<Gain> {
+        // Samples that were left out move the numbers of those behind them: others stand for them.
+        let samples = Catalog::read(packed).ok()??.samples;
+        let mut in_packed = chosen.to_vec();
+        in_packed.retain(|sample| has_all && *sample < samples);
+        let mut gain = Gain::default();
+        for _ in 0..ROUNDS {
+            gain.before = gain.before.max(self.rate(self.kind.clone(), Some(chosen))?);
+            let subset = Some(in_packed.as_slice()).filter(|some| !some.is_empty());
+            gain.after = gain.after.max(self.rate(SourceKind::Path(packed.to_owned()), subset)?);
+        }
+        Some(gain)
+    }
+
+    fn rate(&self, source: SourceKind, subset: Option<&[u64]>) -> Option<f64> {
+        let spec = Spec {
+            sources: vec![source.into()],
+            transforms: vec![
+                OpSpec::new("RandomResizedCrop").with("size", 224),
+                OpSpec::new("RandomHorizontalFlip"),
+                OpSpec::new("ToDtype").with("dtype", "float32").with("scale", true),
+            ],
+            batch_size: 32,
+            shuffle: true,
+            num_workers: Workers::Count(self.workers as u64),
+            on_error: OnError::Skip,
+            subset: subset.map(|some| Subset::Indices(some.to_vec())),
+            rank: Some(0),
+            world_size: Some(1),
+            ..Spec::default()
+        };
+        let mut loader = Loader::from_spec(spec).ok()?;
+        let mut images = 0;
+        // Threads start with the first batch, and the page cache fills: those do not count.
+        let mut began = None;
+        loop {
+            let empty = loader.is_empty();
+            for batch in loader.epoch() {
+                let rows = batch.ok()?.rows();
+                match began {
+                    None => began = Some(Instant::now()),
+                    Some(began) => {
+                        images += rows;
+                        let time: Duration = began.elapsed();
+                        if time >= LOADING {
+                            return Some(images as f64 / time.as_secs_f64());
+                        }
+                    }
+                }
+            }
+            if empty {
+                return None;
+            }
+        }
+    }
+}

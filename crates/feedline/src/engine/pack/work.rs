@@ -1,0 +1,202 @@
+//! The threads of a packing run: each takes the next sample, converts it and has it written.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use super::convert::{Converter, Made, Trouble};
+use super::room::Room;
+use super::{Pack, Packed};
+use crate::error::{Error, Result, SampleError};
+
+/// How many reasons, and how many samples that were left out, are kept by name; all are counted.
+const KEPT: usize = 20;
+
+/// What the workers of one run share.
+pub(super) struct Work<'a> {
+    pack: &'a Pack,
+    pub(super) some: Option<&'a [u64]>,
+    pub(super) count: u64,
+    room: Room,
+    next: AtomicU64,
+    done: AtomicU64,
+    failed: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    notes: Mutex<Notes>,
+    progress: &'a (dyn Fn(u64) + Sync),
+    stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+#[derive(Default)]
+struct Notes {
+    before: u64,
+    unchanged: BTreeMap<String, (u64, PathBuf)>,
+    left_out: u64,
+    bad: BTreeMap<u64, (PathBuf, String)>,
+}
+
+/// Writes what was made of a sample, or deals with one that cannot be: then the reason comes back.
+pub(super) type Put<'a> =
+    dyn Fn(u64, u64, Result<Made<'_>, SampleError>) -> Result<Option<String>> + Sync + 'a;
+
+/// What earlier work knows of a sample: left out, bytes before, reason.
+pub(super) type Known<'a> = dyn Fn(u64) -> Option<(bool, u64, Option<String>)> + Sync + 'a;
+
+impl<'a> Work<'a> {
+    pub(super) fn new(
+        pack: &'a Pack,
+        some: Option<&'a [u64]>,
+        progress: &'a (dyn Fn(u64) + Sync),
+        stop: &'a (dyn Fn() -> bool + Sync),
+    ) -> Work<'a> {
+        Work {
+            pack,
+            some,
+            count: some.map_or(pack.source.len(), |some| some.len() as u64),
+            // The other half is for what threads keep from sample to sample.
+            room: Room::new(pack.memory / 2),
+            next: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            notes: Mutex::new(Notes::default()),
+            progress,
+            stop,
+        }
+    }
+
+    pub(super) fn run(&self, put: &Put<'_>, abort: &(dyn Fn() + Sync)) -> Result<()> {
+        self.run_unless(&|_| None, put, abort)
+    }
+
+    pub(super) fn run_unless(
+        &self,
+        known: &Known<'_>,
+        put: &Put<'_>,
+        abort: &(dyn Fn() + Sync),
+    ) -> Result<()> {
+        let fail = |error: Error| {
+            self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            self.failed.store(true, Relaxed);
+            self.room.close();
+            abort();
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.pack.workers.min(self.count.max(1) as usize) {
+                scope.spawn(|| {
+                    // A panic of one would leave the others waiting for its turn.
+                    let worked = catch_unwind(AssertUnwindSafe(|| self.work(known, put)));
+                    match worked {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => fail(error),
+                        Err(_) => fail(Error::System("a packing thread panicked".to_owned())),
+                    }
+                });
+            }
+        });
+        match self.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn work(&self, known: &Known<'_>, put: &Put<'_>) -> Result<()> {
+        let mut converter = Converter::new(self.pack, &self.room)?;
+        while !self.failed.load(Relaxed) {
+            if (self.stop)() {
+                return Err(Error::Interrupted);
+            }
+            let number = self.next.fetch_add(1, Relaxed);
+            if number >= self.count {
+                break;
+            }
+            let sample = self.some.map_or(number, |some| some[number as usize]);
+            self.one(number, sample, &mut converter, known, put)?;
+            (self.progress)(self.done.fetch_add(1, Relaxed) + 1);
+        }
+        Ok(())
+    }
+
+    fn one(
+        &self,
+        number: u64,
+        sample: u64,
+        converter: &mut Converter<'_>,
+        known: &Known<'_>,
+        put: &Put<'_>,
+    ) -> Result<()> {
+        let name = || self.pack.targets.origin(&*self.pack.source, self.pack.image, sample);
+        let note = |before: u64, unchanged: Option<String>, bad: Option<String>| {
+            let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+            notes.before += before;
+            if let Some(reason) = unchanged {
+                let full = notes.unchanged.len() >= KEPT && !notes.unchanged.contains_key(&reason);
+                let reason = if full { "other reasons".to_owned() } else { reason };
+                notes.unchanged.entry(reason).or_insert_with(|| (0, name())).0 += 1;
+            }
+            if let Some(reason) = bad {
+                notes.left_out += 1;
+                notes.bad.insert(sample, (name(), reason));
+                if notes.bad.len() > KEPT {
+                    notes.bad.pop_last();
+                }
+            }
+        };
+        let is_first = self.pack.options.raw || self.pack.targets.first(sample) == sample;
+        if !is_first {
+            // Listed twice: the file is there once.
+            self.room.take(number, 0)?;
+            return Ok(());
+        }
+        if let Some((left_out, before, reason)) = known(sample) {
+            self.room.take(number, 0)?;
+            if left_out {
+                note(before, None, reason)
+            } else {
+                note(before, reason, None)
+            }
+            return Ok(());
+        }
+        let (made, taken) = converter.make(number, sample);
+        let outcome = match made {
+            Ok(made) => {
+                let (before, reason) = match &made {
+                    Made::File { before, reason, .. } => (*before, reason.clone()),
+                    Made::Pixels { before, .. } => (*before, None),
+                };
+                put(number, sample, Ok(made)).map(|_| note(before, reason, None))
+            }
+            Err(Trouble::Over) => Err(Error::System("another thread failed".to_owned())),
+            Err(Trouble::Fault(stage, fault)) => {
+                let error = self.pack.error(sample, stage, fault);
+                if self.pack.options.skip_bad {
+                    put(number, sample, Err(error)).map(|reason| note(0, None, reason))
+                } else {
+                    Err(Error::Sample(Box::new(error)))
+                }
+            }
+        };
+        self.room.give_back(taken);
+        outcome
+    }
+
+    pub(super) fn packed(&self, samples: u64, resumed: u64) -> Packed {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = std::mem::take(&mut *notes);
+        let mut unchanged: Vec<(String, u64, PathBuf)> =
+            notes.unchanged.into_iter().map(|(reason, (n, path))| (reason, n, path)).collect();
+        unchanged.sort_by_key(|(_, count, _)| std::cmp::Reverse(*count));
+        Packed {
+            samples,
+            before: notes.before,
+            after: 0,
+            unchanged,
+            left_out: notes.left_out,
+            bad: notes.bad.into_values().collect(),
+            kept: false,
+            resumed,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Packed samples as files in folders, which any other program reads.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::destination::Destination;
+use crate::catalog::{self, Entry};
+use crate::error::{Error, Result};
+
+/// A line for each file that is written, so that a later run goes on from there.
+pub const JOURNAL: &str = "feedline-journal.jsonl";
+
+/// A file that is in place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// The sample's number.
+    pub sample: u64,
+    /// Bytes of the file; `None` if the sample was left out.
+    pub bytes: Option<u64>,
+    /// xxh3 of the file.
+    pub xxh3: u64,
+    /// Bytes before it was packed.
+    pub before: u64,
+    /// Why it is as it was, or was left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// Writes files, from many threads in any order.
+#[derive(Debug)]
+pub struct Files<'a> {
+    folder: &'a Path,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    journal: File,
+    /// Folders that are there.
+    folders: HashSet<PathBuf>,
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { what, path, source }
+}
+
+impl<'a> Files<'a> {
+    /// Opens the journal, and gives what earlier work left of the same job: files that are there
+    /// with the length that was noted.
+    pub fn open(
+        destination: &'a Destination,
+        name_of: &dyn Fn(u64) -> Option<PathBuf>,
+    ) -> Result<(Files<'a>, Vec<Done>)> {
+        let folder = destination.folder();
+        let path = folder.join(JOURNAL);
+        let mut done = Vec::new();
+        if let Ok(file) = catalog::open(&path) {
+            for line in BufReader::new(file).lines() {
+                // The last line may be cut: its file is written again.
+                let Some(entry) =
+                    line.ok().and_then(|line| serde_json::from_str::<Done>(&line).ok())
+                else {
+                    break;
+                };
+                let length = name_of(entry.sample)
+                    .and_then(|name| fs::metadata(folder.join(name)).ok())
+                    .map(|metadata| metadata.len());
+                if entry.bytes.is_none() || length == entry.bytes {
+                    done.push(entry);
+                }
+            }
+        }
+        // What is trusted is written anew, so that a cut line is not in the way.
+        let failed = failed("cannot write", &path);
+        let journal = (|| {
+            let mut file = File::create(&path)?;
+            let mut text = String::new();
+            for entry in &done {
+                text += &serde_json::to_string(entry)?;
+                text.push('\n');
+            }
+            file.write_all(text.as_bytes())?;
+            drop(file);
+            OpenOptions::new().append(true).open(&path)
+        })()
+        .map_err(failed)?;
+        let state = Mutex::new(State { journal, folders: HashSet::new() });
+        Ok((Files { folder, state }, done))
+    }
+
+    /// Writes a file and notes it.
+    pub fn put(&self, name: &Path, bytes: &[u8], before: u64, sample: u64) -> Result<Done> {
+        let path = self.folder.join(name);
+        if let Some(parent) = path.parent() {
+            let known = self.lock().folders.contains(parent);
+            if !known {
+                fs::create_dir_all(parent).map_err(failed("cannot create the folder", parent))?;
+                self.lock().folders.insert(parent.to_owned());
+            }
+        }
+        fs::write(&path, bytes).map_err(failed("cannot write", &path))?;
+        let xxh3 = xxhash_rust::xxh3::xxh3_64(bytes);
+        Ok(Done { sample, bytes: Some(bytes.len() as u64), xxh3, before, reason: None })
+    }
+
+    /// Notes that a sample is dealt with; what comes before it in time is in place.
+    pub fn note(&self, done: &Done) -> Result<()> {
+        let mut line =
+            serde_json::to_string(done).map_err(|error| Error::System(error.to_string()))?;
+        line.push('\n');
+        let path = self.folder.join(JOURNAL);
+        self.lock().journal.write_all(line.as_bytes()).map_err(failed("cannot write", &path))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // A panic elsewhere leaves the journal with whole lines.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Compares every file of a packed set with its checksum, and finds images that are not in its
+/// list. `bad` gets path and reason; `progress` hears how many files were compared.
+pub fn check(
+    folder: &Path,
+    packed: &catalog::Catalog,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+    bad: &mut dyn FnMut(&Path, String),
+) -> Result<(u64, u64)> {
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+    let mut entries = Vec::new();
+    packed.files(folder, &mut |entry| entries.push(entry))?;
+    let (next, done, bytes) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let found = Mutex::new(Vec::new());
+    let compare = |entry: &Entry| {
+        let (length, xxh3) = match catalog::checksum(&folder.join(entry.path())) {
+            Ok(found) => found,
+            Err(error) => return Some(error.to_string()),
+        };
+        bytes.fetch_add(length, Relaxed);
+        if length != entry.bytes {
+            return Some(format!("has {length} bytes, {} were written", entry.bytes));
+        }
+        let now = catalog::show_checksum(xxh3);
+        (now != entry.xxh3)
+            .then(|| format!("has changed: its checksum is {now}, {} was written", entry.xxh3))
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, 256) {
+            scope.spawn(|| {
+                while let Some((number, entry)) =
+                    Some(next.fetch_add(1, Relaxed)).and_then(|n| Some((n, entries.get(n)?)))
+                {
+                    if let Some(reason) = compare(entry) {
+                        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                        found.push((number, reason));
+                    }
+                    progress(done.fetch_add(1, Relaxed) + 1);
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort();
+    for (number, reason) in found {
+        bad(&entries[number].path(), reason);
+    }
+    Ok((entries.len() as u64, bytes.into_inner()))
+}

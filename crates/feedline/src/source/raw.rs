@@ -1,0 +1,155 @@
+//! Decoded pixels in a few large files, as `feedline pack --raw` writes them: mapped, not copied.
+//!
+//! Every place of the index is compared with the files' lengths when the set is opened, so a
+//! truncated or altered set is refused. A file that is cut while it is in use ends the process
+//! with SIGBUS, as with every mapped file: do not write into a packed set that is being read.
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use super::Source;
+use crate::catalog::{self, Catalog};
+use crate::error::{Error, Fault, Result};
+use crate::sample::{DType, Field, FieldKind, RawIndex, Value};
+
+/// A packed set of pixels.
+pub struct Raw {
+    folder: PathBuf,
+    shards: Vec<Mmap>,
+    index: RawIndex,
+    fields: Vec<Field>,
+    dtypes: Vec<DType>,
+    classes: Vec<String>,
+    fingerprint: u64,
+}
+
+impl Raw {
+    /// Opens the set that `packed` describes.
+    pub fn open(folder: &Path, packed: &Catalog) -> Result<Raw> {
+        let problem = |file: &str, problem: String| Error::Source {
+            what: folder.join(file).display().to_string(),
+            problem: format!("{problem}: the packed set is damaged, pack it again"),
+        };
+        let read = |file: &str| {
+            let path = folder.join(file);
+            let mut bytes = Vec::new();
+            let read = catalog::open(&path).and_then(|mut file| {
+                bytes.try_reserve_exact(file.metadata()?.len() as usize)?;
+                file.read_to_end(&mut bytes)
+            });
+            match read {
+                Ok(_) => Ok(bytes),
+                Err(source) => Err(Error::Io { what: "cannot read", path, source }),
+            }
+        };
+        let bytes = read(RawIndex::FILE)?;
+        let names = read(RawIndex::NAMES)?;
+        // The pixels' own checksums take long to compare; `feedline verify` does.
+        let mut noted = Vec::new();
+        packed.files(folder, &mut |entry| noted.push((entry.path, entry.xxh3)))?;
+        for (file, bytes) in [(RawIndex::FILE, &bytes), (RawIndex::NAMES, &names)] {
+            let now = catalog::show_checksum(xxhash_rust::xxh3::xxh3_64(bytes));
+            if !noted.iter().any(|(path, then)| path == file && *then == now) {
+                return Err(problem(file, "has changed".to_owned()));
+            }
+        }
+        let fingerprint = xxhash_rust::xxh3::xxh3_64(&bytes);
+        let index = RawIndex::parse(bytes, names)
+            .filter(|index| index.len() == packed.samples && !index.is_empty())
+            .ok_or_else(|| problem(RawIndex::FILE, "is not what was written".to_owned()))?;
+        let mut fields = Vec::new();
+        let mut dtypes = Vec::new();
+        let channels = index.record(0).channels as usize;
+        fields.push(Field { name: "image".to_owned(), kind: FieldKind::Pixels { channels } });
+        for (name, dtype) in &packed.labels {
+            let dtype = DType::from_name(dtype)
+                .filter(|dtype| matches!(dtype, DType::I64 | DType::F32))
+                .ok_or_else(|| problem("feedline.json", format!("has labels of type {dtype}")))?;
+            dtypes.push(dtype);
+            let kind = FieldKind::Array { dtype, shape: Vec::new() };
+            fields.push(Field { name: name.clone(), kind });
+        }
+        if index.labels() != dtypes.len() {
+            return Err(problem(RawIndex::FILE, "has other labels than feedline.json".to_owned()));
+        }
+        let mut shards = Vec::new();
+        for sample in 0..index.len() {
+            let record = index.record(sample);
+            while shards.len() <= record.shard as usize {
+                let name = RawIndex::shard(shards.len() as u32);
+                let path = folder.join(&name);
+                let failed = |source| Error::Io { what: "cannot open", path: path.clone(), source };
+                let file = catalog::open(&path).map_err(failed)?;
+                // SAFETY: the mapping is read-only. Others that cut or change the file while it is
+                // mapped break the promise; the module says so, and no program can prevent it.
+                let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
+                // Crops of random samples: reading ahead fetches what is not asked for.
+                let _ = map.advise(memmap2::Advice::Random);
+                shards.push(map);
+            }
+            let length = shards[record.shard as usize].len() as u64;
+            let whole = record.elements().and_then(|n| record.offset.checked_add(n));
+            if whole.is_none_or(|end| end > length) || record.channels as usize != channels {
+                let name = RawIndex::shard(record.shard);
+                return Err(problem(&name, format!("ends before the pixels of sample {sample}")));
+            }
+        }
+        Ok(Raw {
+            folder: folder.to_owned(),
+            shards,
+            index,
+            fields,
+            dtypes,
+            classes: packed.classes.clone(),
+            fingerprint,
+        })
+    }
+}
+
+impl Source for Raw {
+    fn len(&self) -> u64 {
+        self.index.len()
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault> {
+        let record = self.index.record(index);
+        if field > 0 {
+            let bits = self.index.label(index, field - 1);
+            return Ok(match self.dtypes[field - 1] {
+                DType::F32 => Value::Float(f32::from_bits(bits as u32)),
+                _ => Value::Int(bits as i64),
+            });
+        }
+        let [height, width, channels] =
+            [record.height, record.width, record.channels].map(|n| n as usize);
+        let start = record.offset as usize;
+        // Inside the mapping: it was compared when the set was opened.
+        let bytes = &self.shards[record.shard as usize][start..start + height * width * channels];
+        Ok(Value::Pixels { bytes, height, width, channels })
+    }
+
+    fn origin(&self, index: u64) -> Option<PathBuf> {
+        Some(PathBuf::from(OsStr::from_bytes(self.index.name(index))))
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    fn name(&self) -> String {
+        self.folder.display().to_string()
+    }
+}
