@@ -55,6 +55,8 @@ struct Weights {
     /// Those of a pixel are `stride` apart, filled up with zeros.
     taps: Vec<i16>,
     stride: usize,
+    /// The last of the starts.
+    furthest: usize,
 }
 
 /// Weights are taken four at a time.
@@ -65,7 +67,8 @@ impl Weights {
     fn set(&mut self, axis: &Axis, reversed: bool) {
         let scale = axis.length / axis.outputs as f64;
         let stretch = scale.max(1.0);
-        let most = stretch.ceil() as usize * 2 + 1;
+        // As many pixels as can lie in twice the filter's reach.
+        let most = (stretch * 2.0) as usize + 1;
         self.stride = most.next_multiple_of(STEP);
         self.starts.clear();
         self.taps.clear();
@@ -94,6 +97,7 @@ impl Weights {
             taps[largest] = (i32::from(taps[largest]) + rest) as i16;
             self.starts.push((start - axis.origin) as u32);
         }
+        self.furthest = self.starts.iter().max().map_or(0, |start| *start as usize);
     }
 
     fn of(&self, output: usize) -> (usize, &[i16]) {
@@ -341,9 +345,8 @@ mod avx2 {
     impl Kernel for Avx2 {
         #[inline(always)]
         fn line(row: &[u8], channels: usize, weights: &Weights, out: &mut [i16]) {
-            let furthest = weights.starts.iter().max().map_or(0, |start| *start as usize);
             // Sixteen bytes are read for four pixels of twelve: not at the very end of the image.
-            if channels == 3 && row.len() >= (furthest + weights.stride) * 3 + 4 {
+            if channels == 3 && row.len() >= (weights.furthest + weights.stride) * 3 + 4 {
                 // SAFETY: the processor has the feature; every look was just checked to end
                 // inside the row.
                 unsafe { line(row, weights, out) }
@@ -425,26 +428,37 @@ mod avx2 {
         }
     }
 
+    /// Two lines, each from its first element that is wanted on, and their weights.
+    type Pair<'a> = (&'a [i16], &'a [i16], __m256i);
+
+    /// The pair of lines number `number`, of `length` elements from `from` on and a few more.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn pair<'a>(near: &Near<'a>, number: usize, from: usize, length: usize) -> Pair<'a> {
+        let line = |i: usize| {
+            let start = (near.start + number * 2 + i) % near.ring * near.length + from;
+            &near.lines[start..][..length.next_multiple_of(LANES)]
+        };
+        let taps = [near.taps[number * 2], near.taps[number * 2 + 1]];
+        (line(0), line(1), _mm256_set1_epi32(bytemuck::cast(taps)))
+    }
+
     /// Sixteen levels from element `at` of the lines: those of the first and third quarter, and
     /// those of the others.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn mix(near: &Near<'_>, at: usize) -> (__m256i, __m256i) {
+    fn mix(pairs: &[Pair<'_>], at: usize) -> (__m256i, __m256i) {
         let half = _mm256_set1_epi32(1 << (ROW_SHIFT - 1));
         let (mut low, mut high) = (half, half);
-        let mut line = near.start % near.ring;
-        let load = |line: usize| {
-            let run = &near.lines[line * near.length + at..][..LANES];
+        let load = |line: &[i16]| {
+            let run = &line[at..][..LANES];
             // SAFETY: the slice has sixteen elements of two bytes.
             unsafe { _mm256_loadu_si256(run.as_ptr().cast()) }
         };
-        for taps in near.taps.as_chunks::<2>().0 {
-            let below = if line + 1 == near.ring { 0 } else { line + 1 };
-            let (a, b) = (load(line), load(below));
-            let taps = _mm256_set1_epi32(bytemuck::cast(*taps));
-            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), taps));
-            high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), taps));
-            line = if below + 1 == near.ring { 0 } else { below + 1 };
+        for (a, b, taps) in pairs {
+            let (a, b) = (load(a), load(b));
+            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), *taps));
+            high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), *taps));
         }
         (
             _mm256_srai_epi32::<{ ROW_SHIFT as i32 }>(low),
@@ -452,55 +466,93 @@ mod avx2 {
         )
     }
 
+    /// Makes a row, sixteen elements at a time: `write` gets their place and their levels.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn row(
+        near: &Near<'_>,
+        from: usize,
+        length: usize,
+        mut write: impl FnMut(usize, __m256i, __m256i),
+    ) {
+        let mut each = |pairs: &[Pair<'_>]| {
+            for at in (0..length).step_by(LANES) {
+                let (low, high) = mix(pairs, at);
+                write(at, low, high);
+            }
+        };
+        // Up to four lines, the usual number, without an allocation and with known bounds.
+        match near.taps.len() / 2 {
+            1 => each(&[pair(near, 0, from, length)]),
+            2 => each(&[pair(near, 0, from, length), pair(near, 1, from, length)]),
+            count => {
+                for at in (0..length).step_by(LANES) {
+                    let half = _mm256_set1_epi32(1 << (ROW_SHIFT - 1));
+                    let (mut first, mut second) = (half, half);
+                    for number in 0..count {
+                        let (a, b, taps) = pair(near, number, from + at, LANES);
+                        // SAFETY: both slices have sixteen elements of two bytes.
+                        let (a, b) = unsafe {
+                            (
+                                _mm256_loadu_si256(a.as_ptr().cast()),
+                                _mm256_loadu_si256(b.as_ptr().cast()),
+                            )
+                        };
+                        let (low, high) =
+                            (_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b));
+                        first = _mm256_add_epi32(first, _mm256_madd_epi16(low, taps));
+                        second = _mm256_add_epi32(second, _mm256_madd_epi16(high, taps));
+                    }
+                    write(
+                        at,
+                        _mm256_srai_epi32::<{ ROW_SHIFT as i32 }>(first),
+                        _mm256_srai_epi32::<{ ROW_SHIFT as i32 }>(second),
+                    );
+                }
+            }
+        }
+    }
+
     #[target_feature(enable = "avx2")]
     fn floats(near: &Near<'_>, from: usize, out: &mut [f32], scale: f32, bias: f32) {
         let (scale, bias) = (_mm256_set1_ps(scale), _mm256_set1_ps(bias));
         // A product rounded before the sum, as everywhere else.
         let finish = |x| _mm256_add_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(x), scale), bias);
-        let mut at = from;
-        let (whole, rest) = out.as_chunks_mut::<LANES>();
-        let sixteen = |at: usize, to: &mut [f32; LANES]| {
-            let (low, high) = mix(near, at);
+        row(near, from, out.len(), |at, low, high| {
             let first = finish(_mm256_permute2x128_si256::<0x20>(low, high));
             let second = finish(_mm256_permute2x128_si256::<0x31>(low, high));
-            // SAFETY: there is room for sixteen.
-            unsafe {
-                _mm256_storeu_ps(to.as_mut_ptr(), first);
-                _mm256_storeu_ps(to.as_mut_ptr().add(8), second);
+            let store = |to: &mut [f32; LANES]| {
+                // SAFETY: there is room for sixteen.
+                unsafe {
+                    _mm256_storeu_ps(to.as_mut_ptr(), first);
+                    _mm256_storeu_ps(to.as_mut_ptr().add(8), second);
+                }
+            };
+            match out[at..].first_chunk_mut() {
+                Some(to) => store(to),
+                None => {
+                    let mut last = [0.0; LANES];
+                    store(&mut last);
+                    let rest = &mut out[at..];
+                    rest.copy_from_slice(&last[..rest.len()]);
+                }
             }
-        };
-        for to in whole {
-            sixteen(at, to);
-            at += LANES;
-        }
-        if !rest.is_empty() {
-            let mut last = [0.0; LANES];
-            sixteen(at, &mut last);
-            rest.copy_from_slice(&last[..rest.len()]);
-        }
+        });
     }
 
     #[target_feature(enable = "avx2")]
     fn bytes(near: &Near<'_>, from: usize, out: &mut [u8]) {
-        let mut at = from;
-        let (whole, rest) = out.as_chunks_mut::<LANES>();
-        let sixteen = |at: usize, to: &mut [u8; LANES]| {
-            let (low, high) = mix(near, at);
+        row(near, from, out.len(), |at, low, high| {
             let words = _mm256_packs_epi32(low, high);
             let halves = _mm256_castsi256_si128(words);
             let both = _mm_packus_epi16(halves, _mm256_extracti128_si256::<1>(words));
+            let mut sixteen = [0; LANES];
             // SAFETY: there is room for sixteen.
-            unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), both) };
-        };
-        for to in whole {
-            sixteen(at, to);
-            at += LANES;
-        }
-        if !rest.is_empty() {
-            let mut last = [0; LANES];
-            sixteen(at, &mut last);
-            rest.copy_from_slice(&last[..rest.len()]);
-        }
+            unsafe { _mm_storeu_si128(sixteen.as_mut_ptr().cast(), both) };
+            let rest = &mut out[at..];
+            let count = rest.len().min(LANES);
+            rest[..count].copy_from_slice(&sixteen[..count]);
+        });
     }
 }
 
