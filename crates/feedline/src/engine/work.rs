@@ -450,13 +450,22 @@ impl Worker {
                 if length == 0 {
                     return Err(Fault::corrupt("image", "the file is empty"));
                 }
-                let need = Need { encoded: length, ..Need::default() };
+                let need = Need { encoded: room_for(length), ..Need::default() };
                 if let Err(trouble) = self.worker.reserve(need, self.slab.len()) {
                     self.short_of = Some(trouble);
                     return Err(Fault::Cancelled);
                 }
                 self.length = length;
-                self.slab.at_least(length)
+                Ok(&mut self.slab.at_least(room_for(length))?[..length])
+            }
+
+            fn at_hand(&mut self) -> &mut [u8] {
+                // Granted when it was made.
+                self.slab.at_least(self.slab.len()).unwrap_or_default()
+            }
+
+            fn keep(&mut self, bytes: usize) {
+                self.length = bytes;
             }
         }
         let mut room = Encoded { worker: self, slab: encoded, length: 0, short_of: None };
@@ -479,7 +488,7 @@ impl Worker {
         let (height, width, channels) = (header.height, header.width, header.channels);
         let shape = ImageShape { height, width, channels };
         let need = Need {
-            encoded: slab.map_or(0, |_| bytes.len()),
+            encoded: slab.map_or(0, |_| room_for(bytes.len())),
             decoded: header.memory,
             rest: plan.chain.scratch(shape, PixelType::U8),
         };
@@ -506,6 +515,11 @@ impl Worker {
             }
         }
     }
+}
+
+/// Room for a file: a byte more, so that the next one of the same size is seen to end in it.
+fn room_for(length: usize) -> usize {
+    length.saturating_add(1)
 }
 
 /// What a panic said.
