@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::ahead::{Ahead, Reads};
 use super::flow::{Failure, Flow, Grant, Next, Outcome, Slice, held_message};
 use super::plan::{ImageField, Pixels, Plan, Purpose};
 use crate::buffer::Slab;
@@ -37,6 +38,7 @@ pub(super) struct Shared {
     /// One for each source, if samples are kept.
     pub(super) caches: Vec<Cache>,
     pub(super) counters: Vec<WorkerCounters>,
+    pub(super) ahead: Arc<Ahead>,
 }
 
 /// A worker's own memory.
@@ -50,6 +52,7 @@ pub(super) struct Worker {
     granted: u64,
     /// Mean time of a sample, to size slices by.
     mean: Duration,
+    reads: Reads,
 }
 
 /// Bytes that one sample takes.
@@ -130,6 +133,7 @@ impl Worker {
             scratch: Scratch::default(),
             granted: 0,
             mean: Duration::from_micros(100),
+            reads: Reads::default(),
         }
     }
 
@@ -362,7 +366,11 @@ impl Worker {
                 let mut slab = std::mem::take(&mut self.encoded);
                 let made = self.read(plan, location, &mut slab).and_then(|length| {
                     sample.watch.counters().read(length as u64);
-                    sample.watch.lap(Part::Read);
+                    let time = sample.watch.lap(Part::Read);
+                    if time.is_some_and(|time| self.reads.note(time, length)) {
+                        shared.ahead.begin(&shared, length);
+                    }
+                    shared.ahead.moved_on(length);
                     let held = slab.len();
                     let bytes = slab.at_least(length).map_err(in_read)?;
                     self.make_from_encoded(sample, bytes, Some(held), cache)
