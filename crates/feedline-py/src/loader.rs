@@ -325,6 +325,7 @@ fn stats(stats: &feedline::engine::Stats) -> Value {
         "longest_wait_seconds": work.longest_wait_seconds,
         "seconds_per_sample": parts,
         "read_bytes": work.bytes_read,
+        "read_ahead": stats.read_ahead,
         "workers": {
             "samples_made": work.samples_made,
             "busy_seconds": work.busy_seconds,

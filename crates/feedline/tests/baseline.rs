@@ -32,7 +32,7 @@ fn picture(draws: &mut Draws, width: usize, height: usize) -> Vec<u8> {
         .map(|i| {
             let (x, y) = (i / 3 % width, i / 3 / width);
             let base = ((x * (1 + i % 3) + y * 2) / 3) as u8;
-            if (x / 24 + y / 40) % 3 == 0 {
+            if (x / 24 + y / 40).is_multiple_of(3) {
                 90
             } else {
                 base.wrapping_add(draws.below(noise + 1) as u8)

@@ -129,7 +129,7 @@ fn what_cannot_be_cut_says_why() {
 fn damaged_files_never_panic() {
     let mut recutter = Recutter::new().unwrap();
     let mut scratch = Scratch::default();
-    let mut rewritten = 0;
+    let (mut rewritten, mut differing) = (0, 0);
     for number in 0..3000u64 {
         let mut draws = Draws::new(42, 0, number, 0);
         let (subsampling, _) = KINDS[number as usize % KINDS.len()];
@@ -147,13 +147,12 @@ fn damaged_files_never_panic() {
         }
         let Ok(cut) = recutter.recut(&bytes, None) else { continue };
         if let Ok(before) = decode(&bytes, &mut scratch) {
-            // What is shown otherwise is a progressive file that lacks scans, which the library
-            // smooths; what is refused afterwards was damaged before. `Pack` compares pixels.
-            let after = decode(cut, &mut scratch);
-            let same = after.as_ref().is_ok_and(|after| *after == before);
-            assert!(same || after.is_err() || number % 2 == 0, "{number}");
+            // A progressive file that lacks scans is shown smoothed, and a damaged one may hold
+            // coefficients that no encoder can write. `Pack` compares the pixels of both.
+            let same = decode(cut, &mut scratch).is_ok_and(|after| after == before);
+            differing += u32::from(!same);
             rewritten += u32::from(same);
         }
     }
-    assert!(rewritten > 300, "{rewritten}");
+    assert!(rewritten > 300 && differing < rewritten / 50, "{rewritten} equal, {differing} not");
 }

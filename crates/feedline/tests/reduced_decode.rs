@@ -15,7 +15,7 @@ fn photo(draws: &mut Draws, width: usize, height: usize) -> Vec<u8> {
         .map(|i| {
             let (x, y) = ((i / 3 % width) as f64, (i / 3 / width) as f64);
             let wave = (x * fx + (i % 3) as f64).sin() * 50.0 + (y * fy).cos() * 50.0;
-            let edge = if (x * 0.7 + y) as usize / 37 % 2 == 0 { 25.0 } else { -25.0 };
+            let edge = if ((x * 0.7 + y) as usize / 37).is_multiple_of(2) { 25.0 } else { -25.0 };
             (128.0 + wave + edge + draws.uniform(-6.0, 6.0)) as u8
         })
         .collect()

@@ -440,6 +440,7 @@ impl Run {
             "longest_wait_seconds": stats.work.longest_wait_seconds,
             "peak_memory_bytes": peak_memory(),
             "bytes_read": stats.work.bytes_read,
+            "read_ahead": stats.read_ahead,
             "seconds_per_sample": parts.collect::<Keys>(),
             "failed": stats.failed,
             "hash": hashed.then(|| format!("{:016x}", all.hash.value())),

@@ -19,6 +19,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::ahead::Place;
 use super::sync::{Condvar, Mutex, lock, wait, wait_for};
 use crate::buffer::BatchMemory;
 use crate::collate::RowWriter;
@@ -572,6 +573,16 @@ impl Flow {
             .front()
             .map_or((state.cursor.epoch, state.cursor.batch), |s| (s.epoch, s.batch));
         next == (epoch, batch)
+    }
+
+    /// The first row that no worker has taken.
+    pub(crate) fn reached(&self) -> Place {
+        let state = lock(&self.state);
+        let slot = state.slots.iter().find(|slot| slot.next_row < slot.rows);
+        slot.map_or(
+            Place { epoch: state.cursor.epoch, batch: state.cursor.batch, row: 0 },
+            |slot| Place { epoch: slot.epoch, batch: slot.batch, row: slot.next_row },
+        )
     }
 
     /// Figures for people.

@@ -449,6 +449,7 @@ impl Loader {
             flow,
             first_batch_seconds: first.map(|time| time.as_secs_f64()),
             cached_bytes: cached,
+            read_ahead: self.engine.read_ahead(),
             failed,
         }
     }
@@ -465,6 +466,8 @@ pub struct Stats {
     pub first_batch_seconds: Option<f64>,
     /// Bytes in the cache.
     pub cached_bytes: u64,
+    /// Files that the store was told of before they were read, as reads were slow.
+    pub read_ahead: u64,
     /// Distinct samples that failed.
     pub failed: u64,
 }

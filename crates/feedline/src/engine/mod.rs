@@ -4,6 +4,7 @@
 //! batches to the program, `work` is one worker. `inspect` and `verify` look at a data set without
 //! making batches; `pack` makes another set of it.
 
+mod ahead;
 mod flow;
 mod inspect;
 mod loader;

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::ahead::Ahead;
 use super::flow::{Closing, Cursor, Done, Figures, Flow};
 use super::plan::Plan;
 use super::work::{Shared, Worker, panic_text};
@@ -55,7 +56,13 @@ impl Engine {
             }
         };
         let counters = (0..plan.workers.max(1)).map(|_| WorkerCounters::default()).collect();
-        let shared = Arc::new(Shared { plan, flow: Arc::new(flow), caches, counters });
+        let shared = Arc::new(Shared {
+            plan,
+            flow: Arc::new(flow),
+            caches,
+            counters,
+            ahead: Arc::new(Ahead::new()),
+        });
         let own = (shared.plan.workers == 0).then(|| Box::new(Worker::new(shared.clone(), 0)));
         Engine {
             shared,
@@ -149,6 +156,11 @@ impl Engine {
         self.shared.flow.is_at(epoch, batch)
     }
 
+    /// Files that the store was told of before they were read.
+    pub(super) fn read_ahead(&self) -> u64 {
+        self.shared.ahead.hints()
+    }
+
     pub(super) fn figures(&self) -> (observe::Figures, Figures, Option<Duration>, u64) {
         let cached = self.shared.caches.first().map_or(0, Cache::used);
         (
@@ -183,6 +195,7 @@ impl Drop for Engine {
             own.give_scratch_back();
         }
         let deadline = Instant::now() + PARTING;
+        self.shared.ahead.stop(deadline);
         let mut left = self.threads.len();
         if let Some(ended) = &self.ended {
             while left > 0

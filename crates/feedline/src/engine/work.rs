@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::ahead::{Ahead, Reads};
 use super::flow::{Failure, Flow, Grant, Next, Outcome, Slice, held_message};
 use super::plan::{ImageField, Pixels, Plan, Purpose};
 use crate::buffer::Slab;
@@ -37,6 +38,7 @@ pub(super) struct Shared {
     /// One for each source, if samples are kept.
     pub(super) caches: Vec<Cache>,
     pub(super) counters: Vec<WorkerCounters>,
+    pub(super) ahead: Arc<Ahead>,
 }
 
 /// A worker's own memory.
@@ -50,6 +52,7 @@ pub(super) struct Worker {
     granted: u64,
     /// Mean time of a sample, to size slices by.
     mean: Duration,
+    reads: Reads,
 }
 
 /// Bytes that one sample takes.
@@ -130,6 +133,7 @@ impl Worker {
             scratch: Scratch::default(),
             granted: 0,
             mean: Duration::from_micros(100),
+            reads: Reads::default(),
         }
     }
 
@@ -384,7 +388,11 @@ impl Worker {
                 let mut slab = std::mem::take(&mut self.encoded);
                 let made = self.read(plan, location, &mut slab).and_then(|length| {
                     sample.watch.counters().read(length as u64);
-                    sample.watch.lap(Part::Read);
+                    let time = sample.watch.lap(Part::Read);
+                    if time.is_some_and(|time| self.reads.note(time, length)) {
+                        shared.ahead.begin(&shared, length);
+                    }
+                    shared.ahead.moved_on(length);
                     let held = slab.len();
                     let bytes = slab.at_least(length).map_err(in_read)?;
                     self.make_from_encoded(sample, bytes, Some(held), cache)
@@ -472,13 +480,22 @@ impl Worker {
                 if length == 0 {
                     return Err(Fault::corrupt("image", "the file is empty"));
                 }
-                let need = Need { encoded: length, ..Need::default() };
+                let need = Need { encoded: room_for(length), ..Need::default() };
                 if let Err(trouble) = self.worker.reserve(need, self.slab.len()) {
                     self.short_of = Some(trouble);
                     return Err(Fault::Cancelled);
                 }
                 self.length = length;
-                self.slab.at_least(length)
+                Ok(&mut self.slab.at_least(room_for(length))?[..length])
+            }
+
+            fn at_hand(&mut self) -> &mut [u8] {
+                // Granted when it was made.
+                self.slab.at_least(self.slab.len()).unwrap_or_default()
+            }
+
+            fn keep(&mut self, bytes: usize) {
+                self.length = bytes;
             }
         }
         let mut room = Encoded { worker: self, slab: encoded, length: 0, short_of: None };
@@ -501,7 +518,7 @@ impl Worker {
         let (height, width, channels) = (header.height, header.width, header.channels);
         let shape = ImageShape { height, width, channels };
         let need = Need {
-            encoded: slab.map_or(0, |_| bytes.len()),
+            encoded: slab.map_or(0, |_| room_for(bytes.len())),
             decoded: header.memory,
             rest: plan.chain.scratch(shape, PixelType::U8),
         };
@@ -560,6 +577,11 @@ fn mix(plan: &Plan, whole: &mut Slice) {
             }
         }
     }
+}
+
+/// Room for a file: a byte more, so that the next one of the same size is seen to end in it.
+fn room_for(length: usize) -> usize {
+    length.saturating_add(1)
 }
 
 /// What a panic said.

@@ -91,13 +91,13 @@ impl<'a> Stopwatch<'a> {
         Stopwatch { counters, last: timed.then(Instant::now) }
     }
 
-    /// What passed since the last lap was spent on `part`.
-    pub fn lap(&mut self, part: Part) {
-        if let Some(last) = self.last {
-            let now = Instant::now();
-            self.counters.part(part, now - last);
-            self.last = Some(now);
-        }
+    /// What passed since the last lap was spent on `part`; that time, if this sample is timed.
+    pub fn lap(&mut self, part: Part) -> Option<Duration> {
+        let last = self.last?;
+        let now = Instant::now();
+        self.counters.part(part, now - last);
+        self.last = Some(now);
+        Some(now - last)
     }
 
     /// The counters behind it.
