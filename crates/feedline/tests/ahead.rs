@@ -81,7 +81,8 @@ fn all(builder: Builder, epochs: usize) -> (Vec<Vec<u64>>, u64) {
 #[test]
 fn hints_follow_the_order_within_the_window_and_change_nothing() {
     let folder = Folder::new("ahead");
-    photos(&folder, 1, 403);
+    // More than two windows, so that a hint's turn cannot be taken for another epoch's.
+    photos(&folder, 1, 703);
     // One thread reads in the order of the batches.
     let one = Slow::new(0);
     let (plain, _) = all(loader(&folder).num_workers(0).store(one.clone()), 3);
@@ -96,7 +97,7 @@ fn hints_follow_the_order_within_the_window_and_change_nothing() {
         std::thread::sleep(Duration::from_millis(30));
         assert_eq!(slow.hints.lock().unwrap().len(), hints.len());
         assert_eq!(hinted as usize, hints.len());
-        assert!(hints.len() > 600, "{} of 806 reads", hints.len());
+        assert!(hints.len() > 1050, "{} of 1406 reads", hints.len());
         // Where each file comes in each epoch; a hint's epoch is the one after its last hint.
         let mut turns: HashMap<&PathBuf, Vec<usize>> = HashMap::new();
         for (at, path) in order.iter().enumerate() {
@@ -107,8 +108,8 @@ fn hints_follow_the_order_within_the_window_and_change_nothing() {
         for (path, begun) in &hints {
             // The turn nearest to the last hint: epochs are longer than the window.
             let turn = *turns[path].iter().min_by_key(|turn| turn.abs_diff(latest)).unwrap();
-            // Four threads may overtake each other, by what others do in a moment.
-            assert!(latest == 0 || turn.abs_diff(latest) < 100, "{latest} {turn}");
+            // Four threads take turns in order; one that loses its core falls behind a window.
+            assert!(latest == 0 || turn.abs_diff(latest) <= WINDOW + 16, "{latest} {turn}");
             // The loader keeps up to 8 batches in the making, whose rows are taken in order.
             assert!(turn <= begun + WINDOW + 16, "{turn} {begun}");
             ahead += usize::from(turn >= *begun);
