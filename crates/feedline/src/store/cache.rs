@@ -16,7 +16,8 @@ pub struct Cached {
 
 /// A place for each sample of a source.
 pub struct Cache {
-    places: Vec<OnceLock<Cached>>,
+    /// `None` where there was no room, which there never will be again.
+    places: Vec<OnceLock<Option<Cached>>>,
     limit: u64,
     /// Shared with the caches of the other sources.
     used: Arc<AtomicU64>,
@@ -39,28 +40,23 @@ impl Cache {
     /// The sample, if it is kept.
     #[must_use]
     pub fn get(&self, index: u64) -> Option<&Cached> {
-        self.places.get(index as usize)?.get()
+        self.places.get(index as usize)?.get()?.as_ref()
     }
 
     /// Keeps a copy if there is room; false if there is none.
     pub fn put(&self, index: u64, bytes: &[u8], shape: [u32; 3]) -> bool {
         let Some(place) = self.places.get(index as usize) else { return false };
-        if place.get().is_some() {
-            return true;
-        }
-        let size = bytes.len() as u64;
-        // The room is taken before the copy is made, so that the limit holds at every moment.
-        let taken = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
-            used.checked_add(size).filter(|sum| *sum <= self.limit)
+        // A second worker with the same sample waits for the first one's copy, so that it is not
+        // counted twice for a moment.
+        let kept = place.get_or_init(|| {
+            let size = bytes.len() as u64;
+            // The room is taken before the copy is made, so that the limit holds at every moment.
+            let taken = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                used.checked_add(size).filter(|sum| *sum <= self.limit)
+            });
+            taken.ok().map(|_| Cached { bytes: bytes.into(), shape })
         });
-        if taken.is_err() {
-            return false;
-        }
-        if place.set(Cached { bytes: bytes.into(), shape }).is_err() {
-            // Another worker was first with the same sample.
-            self.used.fetch_sub(size, Ordering::AcqRel);
-        }
-        true
+        kept.is_some()
     }
 
     /// Bytes kept, in all caches that share the limit.
@@ -86,10 +82,10 @@ mod tests {
         let cache = &caches[0];
         assert!(cache.put(0, b"123456", [0; 3]));
         assert!(!cache.put(1, b"12345", [0; 3]));
-        assert!(cache.put(1, b"1234", [0; 3]));
+        assert!(cache.put(2, b"1234", [0; 3]));
         assert!(cache.put(0, b"other", [0; 3]));
         assert_eq!((&*cache.get(0).unwrap().bytes, cache.used()), (&b"123456"[..], 10));
-        assert!(cache.get(2).is_none() && cache.get(99).is_none() && !cache.put(99, b"", [0; 3]));
+        assert!(cache.get(1).is_none() && cache.get(99).is_none() && !cache.put(99, b"", [0; 3]));
         assert!(!caches[1].put(0, b"1", [0; 3]), "the limit is shared");
     }
 }
