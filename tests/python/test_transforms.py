@@ -97,11 +97,25 @@ def pillow_resize(image: Array, height: int, width: int, interpolation: str) -> 
     return np.asarray(resized).reshape(height, width, -1)
 
 
-def assert_close(got: Array, wanted: Array, what: object = "") -> None:
+def exact_resize(image: Array, height: int, width: int) -> Array:
+    """Bilinear without rounding between the passes, as Pillow does it for floats."""
+    planes = [Image.fromarray(image[..., c].astype(np.float32)) for c in range(image.shape[2])]
+    return np.stack([np.asarray(p.resize((width, height), Image.Resampling.BILINEAR)) for p in planes], -1)
+
+
+def assert_close(got: Array, wanted: Array, what: object = "", exact: Array | None = None) -> None:
+    """Within one level of Pillow's bytes, and mostly equal; or, where `exact` is given, the right level.
+
+    Pillow rounds to whole levels between its passes, which alone moves one element in seven. Bilinear
+    resizing of interleaved bytes does not: it is held to the exact result instead.
+    """
     assert got.shape == wanted.shape
     gap = np.abs(got.astype(int) - wanted.astype(int))
     assert gap.max() <= 1, (what, gap.max())
-    assert gap.mean() < 0.1, (what, gap.mean())
+    if exact is None:
+        assert gap.mean() < 0.1, (what, gap.mean())
+    else:
+        assert np.abs(got - exact).max() < 0.6, (what, np.abs(got - exact).max())
 
 
 SIZES = [
@@ -121,7 +135,9 @@ def test_resize_agrees_with_pillow(interpolation: str, planar: bool) -> None:
             ops = [op("Resize", size=[to_height, to_width], interpolation=interpolation)]
             got = run(ops, image, planar=planar)
             wanted = pillow_resize(image, to_height, to_width, interpolation)
-            assert_close(got, wanted, (height, width, to_height, to_width))
+            fused = interpolation == "bilinear" and not planar
+            exact = exact_resize(image, to_height, to_width) if fused else None
+            assert_close(got, wanted, (height, width, to_height, to_width), exact)
             if interpolation.startswith("nearest"):
                 assert np.array_equal(got, wanted)
 
@@ -132,7 +148,8 @@ def test_resize_of_noise_stays_within_one(interpolation: str) -> None:
     for (height, width), (to_height, to_width) in SIZES:
         image = noise(height, width)
         got = run([op("Resize", size=[to_height, to_width], interpolation=interpolation)], image)
-        assert_close(got, pillow_resize(image, to_height, to_width, interpolation), (height, width))
+        exact = exact_resize(image, to_height, to_width) if interpolation == "bilinear" else None
+        assert_close(got, pillow_resize(image, to_height, to_width, interpolation), (height, width), exact)
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
@@ -147,7 +164,9 @@ def test_resize_at_random_sizes(interpolation: str) -> None:
             planar=case % 3 == 0,
         )
         wanted = pillow_resize(image, to_height, to_width, interpolation)
-        assert_close(got, wanted, (height, width, to_height, to_width))
+        fused = interpolation == "bilinear" and case % 3 != 0
+        exact = exact_resize(image, to_height, to_width) if fused else None
+        assert_close(got, wanted, (height, width, to_height, to_width), exact)
         if interpolation != "bilinear":
             assert np.array_equal(got, wanted)
 
@@ -166,7 +185,8 @@ def test_crop_and_flip_then_resize(interpolation: str, planar: bool) -> None:
         part = image[18:79, 24:107]
         part = part[:: -1 if vertical else 1, :: -1 if horizontal else 1]
         wanted = pillow_resize(np.ascontiguousarray(part), 40, 50, interpolation)
-        assert_close(run(ops, image, planar=planar), wanted, (horizontal, vertical))
+        exact = exact_resize(part, 40, 50) if interpolation == "bilinear" and not planar else None
+        assert_close(run(ops, image, planar=planar), wanted, (horizontal, vertical), exact)
 
 
 def test_resize_by_one_side_has_torchvisions_size() -> None:
@@ -337,7 +357,9 @@ def test_the_usual_chains() -> None:
     wanted = reference(Image.fromarray(image)).numpy()
     # One level of 255, in units of the smallest deviation.
     assert np.abs(got - wanted).max() <= 1 / 255 / 0.224 + 1e-5
-    assert np.abs(got - wanted).mean() < 0.1 / 255 / 0.224
+    exact = exact_resize(image, 256, 341)[16:240, 58:282].transpose(2, 0, 1) / 255
+    mean, std = (np.array(NORMAL[name]).reshape(3, 1, 1) for name in ("mean", "std"))
+    assert np.abs(got - (exact - mean) / std).max() < 0.53 / 255 / 0.224
     # Scaling first computes on floats: torchvision does the same there.
     got = run([chain[2], chain[0], chain[1], chain[3]], image, "chw", planar=True)
     tensor = torch.from_numpy(image.transpose(2, 0, 1).copy())
@@ -434,7 +456,7 @@ def test_random_resized_crop_resizes_the_part_alone() -> None:
         (top, left), (bottom, right) = where[0, 0, :2].astype(int), where[-1, -1, :2].astype(int)
         part = np.ascontiguousarray(image[top : bottom + 1, left : right + 1])
         got = run([op("RandomResizedCrop", size=[64, 64])], image, position=position)
-        assert_close(got, pillow_resize(part, 64, 64, "bilinear"))
+        assert_close(got, pillow_resize(part, 64, 64, "bilinear"), position, exact_resize(part, 64, 64))
 
 
 def test_draws_depend_on_seed_epoch_and_position_alone() -> None:
