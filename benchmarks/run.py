@@ -122,8 +122,8 @@ class Benchmark:
                 )
             if done.returncode != 0:
                 raise Missing(f"did not prepare its data: {reason(log.read_text(errors='replace'))}")
-        home = str(Path.home())
-        self.commands[f"{work_name}: {name}"] = " ".join(command).replace(home, "~")
+        shown = " ".join(command).replace(f"{HERE.parent}/", "").replace(str(Path.home()), "~")
+        self.commands[f"{work_name}: {name}"] = shown
         return Contestant(name, command, variables, logs / f"{name}.txt")
 
     def contest(self, work_name: str) -> dict[str, Any]:

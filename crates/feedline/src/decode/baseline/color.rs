@@ -31,8 +31,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Writes the pixels of a row: `luma` has a sample for each. `first` of the colour rows' two
-    /// samples for each entry are left out, 0 or 1.
+    /// Writes the pixels of a row: `luma` has a sample for each, `blue` and `red` what it takes to
+    /// make as many.
     pub(super) fn write(
         &mut self,
         luma: &[u8],
@@ -183,4 +183,35 @@ fn pack_avx2(words: &[u32], out: &mut [u8]) {
         at += 4;
     }
     pack(&words[at..], &mut out[at * 3..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Draws;
+
+    #[test]
+    fn the_plain_path_gives_the_same_bytes() {
+        for number in 0..200 {
+            let draws = &mut Draws::new(4, 0, number, 0);
+            let width = 1 + draws.below(90) as usize;
+            let (across, down) = (1 + draws.below(2) as usize, 1 + draws.below(2) as usize);
+            let skip = draws.below(across as u64) as usize;
+            let count = (width + skip).div_ceil(across);
+            let mut row = |length: usize| -> Vec<u8> {
+                (0..length).map(|_| draws.below(256) as u8).collect()
+            };
+            let (luma, lines) = (row(width), [(); 4].map(|()| row(count)));
+            let near =
+                |i: usize| Near { row: &lines[i], next: &lines[i + 1], below: number % 2 == 0 };
+            let upsampling = Upsampling { across, down };
+            let ends = Ends { before: 0, count, skip };
+            let (mut fast, mut slow) = (vec![0; width * 3], vec![0; width * 3]);
+            let mut state = Lines::default();
+            state.write(&luma, near(0), near(2), upsampling, ends, &mut fast);
+            state.write_by(&luma, near(0), near(2), upsampling, ends);
+            pack(&state.words, &mut slow);
+            assert_eq!(fast, slow, "{number}");
+        }
+    }
 }

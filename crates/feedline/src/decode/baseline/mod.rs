@@ -46,6 +46,10 @@ impl Plane {
     fn row(&self, row: usize) -> &[u8] {
         &self.samples[row % self.rows * self.stride..][..self.stride]
     }
+
+    fn near(&self, row: usize, next: usize, columns: Range<usize>, below: bool) -> Near<'_> {
+        Near { row: &self.row(row)[columns.clone()], next: &self.row(next)[columns], below }
+    }
 }
 
 /// How a component is decoded.
@@ -358,23 +362,10 @@ impl<'a> Walk<'a> {
                 count: wanted_last + 1 - wanted_first,
                 skip: left % how.across,
             };
-            let near =
-                |plane: &'_ Plane| -> (usize, usize) { (row % plane.rows, next % plane.rows) };
-            let (a, b) = near(&planes[1]);
             let (start, end) =
                 if how.across == 1 { (wanted_first, wanted_last + 1) } else { (start, end) };
-            let near =
-                |plane: &'_ Plane, at: usize| plane.stride * at + start..plane.stride * at + end;
-            let blue = Near {
-                row: &planes[1].samples[near(&planes[1], a)],
-                next: &planes[1].samples[near(&planes[1], b)],
-                below,
-            };
-            let red = Near {
-                row: &planes[2].samples[near(&planes[2], a)],
-                next: &planes[2].samples[near(&planes[2], b)],
-                below,
-            };
+            let blue = planes[1].near(row, next, start..end, below);
+            let red = planes[2].near(row, next, start..end, below);
             lines.write(luma, blue, red, how, ends, out);
         }
     }
