@@ -75,7 +75,8 @@ fn reduced_crops_are_close_and_exact_ones_equal() {
             assert!(none == 1 && exact == full, "{number} {i}: exact is not exact");
             let (reduction, reduced) = run(chain, &bytes, number, false, false);
             seen[reduction] += 1;
-            // Stated in the README: so many levels on average, and 30 at a hard edge.
+            // Stated in the README: so many levels on average, and 30 anywhere. Real photographs were
+            // seen to differ by up to 42 in a single pixel.
             let bound = [0.0, 0.0, 2.0, 0.0, 3.0, 0.0, 0.0, 0.0, 5.0][reduction];
             let differences = || full.iter().zip(&reduced).map(|(a, b)| a.abs_diff(*b));
             let mean = differences().map(f64::from).sum::<f64>() / full.len() as f64;
