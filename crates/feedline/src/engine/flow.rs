@@ -575,6 +575,11 @@ impl Flow {
         next == (epoch, batch)
     }
 
+    /// Whether a batch can be handed over at once.
+    pub(crate) fn is_ready(&self, in_order: bool) -> bool {
+        done_at(&lock(&self.state), in_order).is_some()
+    }
+
     /// The first row that no worker has taken.
     pub(crate) fn reached(&self) -> Place {
         let state = lock(&self.state);

@@ -126,7 +126,17 @@ impl Engine {
         Ok(done)
     }
 
-    pub(super) fn batch(&self, done: &Done) -> Batch {
+    /// Where batches' memory goes.
+    pub(super) fn home(&self) -> Arc<dyn Home> {
+        self.shared.flow.clone()
+    }
+
+    /// Whether the next batch is done. One that the caller makes with its own hands always is.
+    pub(super) fn is_ready(&self) -> bool {
+        self.own.is_some() || self.shared.flow.is_ready(self.shared.plan.spec.in_order)
+    }
+
+    pub(super) fn batch(&self, done: &Done, home: Arc<dyn Home>) -> Batch {
         let plan = &self.shared.plan;
         let place = (done.epoch, done.batch);
         let padding = plan.batches.padding(done.batch) as usize;
@@ -135,7 +145,7 @@ impl Engine {
             Batch::new(
                 plan.layout.clone(),
                 done.memory.clone(),
-                self.shared.flow.clone(),
+                home,
                 done.rows as usize,
                 place,
                 padding,
