@@ -206,25 +206,24 @@ mod tests {
     use crate::sample::DType;
     use crate::source::{Arrays, Column};
 
-    fn loader(workers: u64, memory: Option<u64>) -> Loader {
-        let values: Vec<u8> = (0..57 * 48).map(|n| (n * 7 % 251) as u8).collect();
+    /// Images of `side` by `side`. Those of 224 come with as little memory as can be: three
+    /// batches, so that copies and the engine wait for each other.
+    fn loader(workers: u64, side: usize) -> Loader {
+        let values: Vec<u8> = (0..57 * 3 * side * side).map(|n| (n * 7 % 251) as u8).collect();
         let labels: Vec<i64> = (0..57).collect();
         let arrays = Arrays::new(vec![
-            Column::new("image", DType::U8, &[57, 3, 4, 4], values),
+            Column::new("image", DType::U8, &[57, 3, side, side], values),
             Column::new("label", DType::I64, &[57], labels),
         ])
         .unwrap();
-        let mut builder =
-            Loader::over(arrays).batch_size(4).shuffle(true).seed(3).num_workers(workers);
-        if let Some(memory) = memory {
-            builder = builder.memory(memory);
-        }
-        builder.build().unwrap()
+        let builder = Loader::over(arrays).batch_size(4).shuffle(true).seed(3).num_workers(workers);
+        let small = side == 224;
+        if small { builder.memory(2_210_000) } else { builder }.build().unwrap()
     }
 
     /// Hashes and states of `epochs` epochs.
-    fn expected(epochs: u64) -> Vec<(u64, State)> {
-        let mut loader = loader(0, None);
+    fn expected(epochs: u64, side: usize) -> Vec<(u64, State)> {
+        let mut loader = loader(0, side);
         let mut seen = Vec::new();
         for _ in 0..epochs {
             loader.begin_epoch();
@@ -237,11 +236,11 @@ mod tests {
 
     #[test]
     fn batches_and_states_are_those_of_the_host() {
-        let expected = expected(2);
+        let (small, large) = (expected(2, 4), expected(2, 224));
         for seed in 0..24u64 {
             let fake = Fake::new(seed, [0, 50, 200][seed as usize % 3]);
-            let memory = (seed % 4 == 3).then_some(3 * 256);
-            let host = loader(seed % 3, memory);
+            let (side, expected) = if seed % 4 == 3 { (224, &large) } else { (4, &small) };
+            let host = loader(seed % 3, side);
             let ahead = seed as usize % 4;
             let mut loader = DeviceLoader::new(host, fake.device(), ahead, seed % 2 == 0).unwrap();
             let mut seen = Vec::new();
@@ -255,7 +254,7 @@ mod tests {
                 }
                 assert_eq!(lasts, 1);
             }
-            assert_eq!(seen, expected, "seed {seed}");
+            assert_eq!(&seen, expected, "seed {seed}");
             let (_, figures) = loader.stats();
             assert_eq!(figures.batches, 30);
             assert!(figures.slots <= ahead as u64 + 3, "{figures:?}");
@@ -266,17 +265,17 @@ mod tests {
 
     #[test]
     fn a_state_goes_on_exactly_and_a_failed_copy_is_made_again() {
-        let expected = expected(2);
+        let expected = expected(2, 4);
         for stop in [0, 1, 7, 14] {
             let fake = Fake::new(stop as u64, 50);
-            let mut first = DeviceLoader::new(loader(2, None), fake.device(), 2, true).unwrap();
+            let mut first = DeviceLoader::new(loader(2, 4), fake.device(), 2, true).unwrap();
             first.begin_epoch();
             for _ in 0..stop {
                 first.next_batch().unwrap().unwrap();
             }
             let state = first.state();
             drop(first);
-            let mut second = DeviceLoader::new(loader(1, None), fake.device(), 2, true).unwrap();
+            let mut second = DeviceLoader::new(loader(1, 4), fake.device(), 2, true).unwrap();
             second.resume(&state).unwrap();
             second.begin_epoch();
             *fake.failing.lock().unwrap() = Some(("copy_in", 3, 1));
@@ -297,9 +296,9 @@ mod tests {
 
     #[test]
     fn pinned_batches_are_those_of_the_host() {
-        let expected = expected(1);
+        let expected = expected(1, 224);
         let fake = Fake::new(9, 100);
-        let mut loader = loader(2, Some(4 * 256));
+        let mut loader = loader(2, 224);
         loader.pin(fake.device());
         loader.begin_epoch();
         let mut seen = Vec::new();

@@ -580,6 +580,13 @@ impl Flow {
         done_at(&lock(&self.state), in_order).is_some()
     }
 
+    /// Whether a batch can be made without waiting for the program to drop one.
+    pub(crate) fn has_room(&self) -> bool {
+        let state = lock(&self.state);
+        let fits = state.used + self.batch_bytes() <= self.limit;
+        fits || !state.slots.is_empty() || !state.free.is_empty()
+    }
+
     /// The first row that no worker has taken.
     pub(crate) fn reached(&self) -> Place {
         let state = lock(&self.state);

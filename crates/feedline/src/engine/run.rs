@@ -131,9 +131,12 @@ impl Engine {
         self.shared.flow.clone()
     }
 
-    /// Whether the next batch is done. One that the caller makes with its own hands always is.
+    /// Whether the next batch is done, or can be made with the caller's own hands.
     pub(super) fn is_ready(&self) -> bool {
-        self.own.is_some() || self.shared.flow.is_ready(self.shared.plan.spec.in_order)
+        match self.own {
+            Some(_) => self.shared.flow.has_room(),
+            None => self.shared.flow.is_ready(self.shared.plan.spec.in_order),
+        }
     }
 
     pub(super) fn batch(&self, done: &Done, home: Arc<dyn Home>) -> Batch {

@@ -21,6 +21,7 @@ mod batch;
 pub mod cuda;
 #[cfg(test)]
 pub(crate) mod fake;
+mod measure;
 mod prefetch;
 mod returning;
 #[cfg(test)]
@@ -29,6 +30,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use batch::DeviceBatch;
+pub use measure::{Measured, copies, measure};
 pub use prefetch::{Figures, Prefetcher};
 pub use returning::Returning;
 
