@@ -95,7 +95,8 @@ def _try(job: Job, workers: int, task: Task) -> Choice:
         return Choice("processes", f"the data set changes itself ({changed}) when a sample is read")
     task.made = samples
     share = busy / looks if looks >= 5 else 1.0
-    text = f"a sample takes {seconds / count * 1000:.2f} ms and holds the interpreter's lock for {share:.0%} of it"
+    cost = seconds / count * 1000
+    text = f"a sample takes {cost:.2f} ms and holds the interpreter's lock for {share:.0%} of it"
     if share * workers <= _LOCK_SHARE:
         return Choice("threads", f"{text}, so {workers} threads hardly wait for each other")
     return Choice("processes", f"{text}, so {workers} threads would wait for each other")

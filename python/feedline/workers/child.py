@@ -116,7 +116,8 @@ class Worker:
             torch_side.enter_process(job)
             torch.manual_seed(seed)
             random.seed(seed)
-            numpy.random.seed(_generate_state(base_seed, worker))  # noqa: NPY002
+            state: Any = _generate_state
+            numpy.random.seed(state(base_seed, worker))  # noqa: NPY002
             torch_side.set_info(torch_side.make_info(job, worker, seed, "multiprocessing"))
         if job.init is not None:
             job.init(worker)

@@ -77,5 +77,6 @@ class Failure:
             made = RuntimeError(self.text)
         if hasattr(made, "add_note"):
             made.add_note(f"({self.where})")
-        made.__cause__ = RemoteTraceback(self.text)
-        return made
+        error: BaseException = made
+        error.__cause__ = RemoteTraceback(self.text)
+        return error

@@ -262,7 +262,7 @@ class Processes:
             process.pid, process.ready = details[0], True
             return
         sequence = details[0]
-        task, slot = process.open.pop(sequence)
+        _, slot = process.open.pop(sequence)
         if sequence < self._wanted or kind == "stale":
             self.slots.give_back(slot)
             return

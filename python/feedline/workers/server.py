@@ -55,7 +55,7 @@ def main(fd: int) -> None:
     children: set[int] = set()
     try:
         while True:
-            select.select([end, wake], [], [])
+            select.select([end.fileno(), wake], [], [])
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
             _reap(channel, children)

@@ -193,6 +193,10 @@ def _is_plain(tensor: Any, torch: Any) -> bool:
     )
 
 
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
 def _torch_has(dtype: Any, torch: Any) -> bool:
     try:
         torch.from_numpy(numpy.empty(1, dtype))
@@ -212,9 +216,8 @@ def _node(stack: Stack, value: Any, ordered: type = list) -> _Node:
             return _Arrays(stack, value)
     elif _PENDING is not None and kind is _PENDING:
         return _Pending(stack, value)
-    elif kind in (dict, tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        if len(value):
-            return _Fields(stack, value)
+    elif len(value) if kind in (dict, tuple, list) or _is_named_tuple(value) else 0:
+        return _Fields(stack, value)
     return _Values(stack, ordered)
 
 
