@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-import logging
 import os
 import select
 import signal
@@ -29,7 +28,6 @@ from feedline.workers.packing import Packed, pack, unpack
 from feedline.workers.server import Server, launch
 from feedline.workers.slots import Slot, Slots
 
-_log = logging.getLogger("feedline")
 # Connections of this program, which a forked worker must not keep open: their end is how a
 # worker learns that the program is gone.
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
@@ -44,6 +42,7 @@ class _Process:
         self.token: int | None = None
         self.spawned: subprocess.Popen[bytes] | None = None
         self.ready = False
+        self.worked = False
         self.slots: dict[int, Slot] = {}
         self.open: dict[int, tuple[Task, Slot]] = {}
         self.page = Slot()
@@ -259,7 +258,7 @@ class Processes:
 
     def _hear(self, process: _Process, kind: str, *details: Any) -> None:
         if kind == "ready":
-            process.pid, process.ready = details[0], True
+            process.pid, process.ready, process.worked = details[0], True, True
             return
         sequence = details[0]
         _, slot = process.open.pop(sequence)
@@ -308,11 +307,14 @@ class Processes:
                     raise error
             if not process.ready:
                 raise error
-        if wanted and can_repeat and self._deaths[guilty] <= 1:
-            warnings.warn(f"{error}. Its batch is made again by a new worker.", RuntimeWarning, stacklevel=4)
+        repeat = wanted and can_repeat and self._deaths[guilty] <= 1
+        if repeat:
             self._queue.extendleft(reversed(wanted))
         self.restarts += 1
         self._processes[process.number] = self._start(process.number)
+        if repeat:
+            # Last, as a program may turn warnings into errors.
+            warnings.warn(f"{error}. Its batch is made again by a new worker.", RuntimeWarning, stacklevel=4)
 
     def _exit_code(self, process: _Process) -> int | None:
         if process.spawned is not None:
@@ -353,12 +355,11 @@ class Processes:
                 "; the kernel kills like this when memory runs out: try fewer workers, a smaller "
                 "prefetch_factor or a smaller batch"
             )
-        error = WorkerError(text, pid=process.pid, signal=number, exit_code=code, sample=sample)
-        _log.warning("%s", text)
-        return error
+        return WorkerError(text, pid=process.pid, signal=number, exit_code=code, sample=sample)
 
     def withdraw(self, sequence: int) -> bool:
-        if any(process.ready for process in self._processes):
+        if any(process.worked for process in self._processes):
+            # One that takes a renewed data set over is soon back.
             return False
         for at, (one, _) in enumerate(self._queue):
             if one == sequence:
