@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from feedline.workers import (
     Begin,
     Executor,
     Feed,
+    Job,
     Maker,
     Result,
     Task,
@@ -88,7 +89,6 @@ class Epoch(Iterator[Any]):
         self._kind = kind_of(loader.dataset)
         self._len_called = loader._IterableDataset_len_called
         self._executor: Executor | None = None
-        self._helper: Maker | None = None
         finished = resumed is not None and bool(resumed.get("finished"))
         if finished:
             # The epoch was over: what matters is where the generators stood.
@@ -170,7 +170,7 @@ class Epoch(Iterator[Any]):
             turns=turns,
             turn=turn,
             active=active,
-            helper=self._help if self._may_help(loader, own) else None,
+            helper=None if own else _helper(loader, job, executor),
         )
         self._feed.progress = progress
         progress.feed = self._feed
@@ -190,28 +190,6 @@ class Epoch(Iterator[Any]):
                 "batches are read again and thrown away to find the place",
                 stacklevel=4,
             )
-
-    def _may_help(self, loader: DataLoader, own: bool) -> bool:
-        return (
-            loader.num_workers > 0
-            and not own
-            and loader.random == "batch"
-            and loader.worker_init_fn is None
-            and loader._start_method() != "fork"
-        )
-
-    def _help(self, task: Task) -> Any:
-        """Makes a batch here while the workers are still starting."""
-        assert self._loader is not None and self._executor is not None
-        if self._helper is None:
-            self._helper = Maker(self._loader._job())
-        executor, helper = self._executor, self._helper
-
-        def look(_: int) -> None:
-            # Workers that become ready meanwhile get their tasks between two samples.
-            executor.wait(0)
-
-        return apart(task.seed, lambda: helper.make(task, None, look))
 
     @staticmethod
     def _tasks(loader: DataLoader, order: Order, progress: Progress) -> Iterator[Task]:
@@ -317,6 +295,7 @@ class Epoch(Iterator[Any]):
             in_order=loader.in_order,
             timeout=loader.timeout,
             turns=loader.random == "worker" and executor.name == "processes",
+            helper=_helper(loader, loader._job(), executor),
         )
         feed.fill()
         loader._guess = guess, feed, executor
@@ -348,6 +327,20 @@ class Epoch(Iterator[Any]):
             # The interpreter may be going down.
             with contextlib.suppress(Exception):
                 self._leave()
+
+
+def _helper(loader: DataLoader, job: Job, executor: Executor) -> Callable[[Task], Any] | None:
+    """Makes batches in the program's own thread while the workers are still starting, where nobody
+    could tell the difference."""
+    if executor.name != "processes" or loader.random != "batch" or loader.worker_init_fn is not None:
+        return None
+    maker = Maker(job)
+
+    def look(_: int) -> None:
+        # Workers that become ready meanwhile get their tasks between two samples.
+        executor.wait(0)
+
+    return lambda task: apart(task.seed, lambda: maker.make(task, None, look))
 
 
 class _EpochFeed(Feed):

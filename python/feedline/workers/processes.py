@@ -28,10 +28,6 @@ from feedline.workers.packing import Packed, pack, unpack
 from feedline.workers.server import Server, launch
 from feedline.workers.slots import Slot, Slots
 
-# Connections of this program, which a forked worker must not keep open: their end is how a
-# worker learns that the program is gone.
-_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
-
 
 class _Process:
     """The consumer's view of one worker."""
@@ -77,7 +73,7 @@ class Processes:
         self._deaths: collections.Counter[int] = collections.Counter()
         self._begin: Begin | None = None
         self._processes: list[_Process] = []
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self.restarts = 0
         self._packed: tuple[Packed, Slot] | None = None
         try:
@@ -104,7 +100,6 @@ class Processes:
 
     def _start(self, number: int) -> _Process:
         channel, theirs = Channel.pair()
-        _channels.add(channel)
         process = _Process(number, channel)
         process.status[WANTED] = self._wanted
         try:
@@ -144,8 +139,6 @@ class Processes:
         if pid:
             process.pid = pid
             return
-        for channel in list(_channels):
-            channel.close()
         job, seed, page = self._job, self._base_seed, process.page
 
         def work(worker: Worker) -> None:
@@ -237,7 +230,7 @@ class Processes:
         return self._collect(seconds)
 
     def _collect(self, seconds: float | None) -> bool:
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             raise WorkerError("the workers belong to another process: make a new loader after a fork")
         ends = {process.channel.fileno(): process for process in self._processes}
         poll = select.poll()
@@ -265,20 +258,24 @@ class Processes:
         if sequence < self._wanted or kind == "stale":
             self.slots.give_back(slot)
             return
-        if kind == "made":
-            packed, state = details[1:]
-            if packed.places:
-                value = unpack(packed, self.slots.lend(slot, packed.size))
-            else:
-                value = unpack(packed, numpy.empty(0, numpy.uint8))
-                self.slots.give_back(slot)
-            self._results[sequence] = Result(value, state=state)
-            return
-        self.slots.give_back(slot)
-        if kind == "ended":
-            self._results[sequence] = Result(ended=True, state=details[1])
+        packed: Packed = details[1]
+        if packed.places:
+            memory = self.slots.lend(slot, packed.size)
         else:
-            self._results[sequence] = Result(error=details[1].exception())
+            memory = numpy.empty(0, numpy.uint8)
+            self.slots.give_back(slot)
+        try:
+            value, state = unpack(packed, memory)
+        except Exception as error:
+            error.__cause__ = WorkerError(f"what worker {process.number} made cannot be read here")
+            self._results[sequence] = Result(error=error)
+            return
+        if kind == "made":
+            self._results[sequence] = Result(value, state=state)
+        elif kind == "ended":
+            self._results[sequence] = Result(ended=True, state=state)
+        else:
+            self._results[sequence] = Result(error=value.exception())
 
     def _bury(self, process: _Process) -> None:
         """Names a worker that has ended, and puts another one in its place if that helps."""
@@ -358,8 +355,9 @@ class Processes:
         return WorkerError(text, pid=process.pid, signal=number, exit_code=code, sample=sample)
 
     def withdraw(self, sequence: int) -> bool:
-        if any(process.worked for process in self._processes):
-            # One that takes a renewed data set over is soon back.
+        if self.restarts or any(process.worked for process in self._processes):
+            # What has killed a worker must not be tried here; and one that takes a renewed data
+            # set over is soon back.
             return False
         for at, (one, _) in enumerate(self._queue):
             if one == sequence:
@@ -399,7 +397,7 @@ class Processes:
         self._processes = []
 
     def close(self) -> None:
-        if os.getpid() == self._owner:
+        if os.getpid() == self.owner:
             self._stop()
         self._results.clear()
         self._queue.clear()

@@ -58,7 +58,7 @@ class Threads:
         # Whether a result came that nobody has looked for yet.
         self._news = False
         self._trouble: BaseException | None = None
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"feedline-{number}", daemon=True)
             for number in range(workers)
@@ -181,7 +181,7 @@ class Threads:
                     self.slots.give_back(stack.slot)
 
     def take(self, sequence: int) -> Result | None:
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             raise WorkerError("the workers belong to another process: make a new loader after a fork")
         with self._changed:
             return self._results.pop(sequence, None)
@@ -221,7 +221,7 @@ class Threads:
             self._results.clear()
             self._changed.notify_all()
         for thread in self._threads:
-            if thread is not threading.current_thread() and os.getpid() == self._owner:
+            if thread is not threading.current_thread() and os.getpid() == self.owner:
                 # A sample that takes longer is left to end by itself.
                 thread.join(0.5)
         self.slots.close()
