@@ -5,10 +5,12 @@
 
 mod array;
 mod column;
+mod copier;
 mod device;
 mod errors;
 mod loader;
 mod pixels;
+mod probe;
 
 use std::ffi::OsString;
 
@@ -32,6 +34,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<device::Pin>()?;
     module.add_function(wrap_pyfunction!(device::cuda_problem, module)?)?;
     module.add_function(wrap_pyfunction!(device::pin, module)?)?;
+    module.add_class::<copier::Copier>()?;
+    module.add_class::<probe::LockProbe>()?;
     module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;
     module.add_function(wrap_pyfunction!(loader::read_spec_file, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::decode_image, module)?)?;
