@@ -87,7 +87,7 @@ class Batch:
         return self._native.hash()
 
     def __repr__(self) -> str:
-        arrays = self._native.arrays()
+        arrays: tuple[Any, ...] = self._native.arrays()
         fields = ", ".join(
             f"{name}: {array.dtype} {list(array.shape)}"
             for name, array in zip(self._names, arrays, strict=True)

@@ -160,9 +160,7 @@ class Loader:
         loader._open(described, arrays, output, choose(device, device_prefetch, pin_memory, output))
         return loader
 
-    def _open(
-        self, spec: Mapping[str, Any], arrays: list[list[Column]], output: str, device: Choice
-    ) -> None:
+    def _open(self, spec: Mapping[str, Any], arrays: list[list[Column]], output: str, device: Choice) -> None:
         paths: list[bytes] = []
         # Each key by itself, so that messages name it without a prefix.
         described = {key: plain(key, value, paths) for key, value in spec.items()}
