@@ -28,8 +28,8 @@ pub(crate) struct DeviceBatch {
 }
 
 impl DeviceBatch {
-    pub(crate) fn new(batch: device::DeviceBatch) -> Self {
-        DeviceBatch { batch: Arc::new(batch) }
+    pub(crate) fn new(batch: Arc<device::DeviceBatch>) -> Self {
+        DeviceBatch { batch }
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use feedline::deliver::device;
@@ -36,13 +36,13 @@ pub(crate) fn read_spec_file(py: Python<'_>, path: PathBuf) -> PyResult<String> 
 
 /// What makes the batches: on the host, or on a device.
 enum Running {
-    Host(feedline::Loader),
-    Device(feedline::DeviceLoader),
+    Host(Box<feedline::Loader>),
+    Device(Box<feedline::DeviceLoader>),
 }
 
 enum Made {
     Host(feedline::Batch),
-    Device(feedline::deliver::device::DeviceBatch),
+    Device(Arc<device::DeviceBatch>),
 }
 
 /// Calls the same method of either.
@@ -64,13 +64,14 @@ impl Running {
     ) -> Result<Running, Error> {
         if let Some(name) = device {
             let device = device::open(name)?;
-            return Ok(Running::Device(feedline::DeviceLoader::new(loader, device, ahead, pin)?));
+            let loader = feedline::DeviceLoader::new(loader, device, ahead, pin)?;
+            return Ok(Running::Device(Box::new(loader)));
         }
         if pin {
             let number = device::cuda::preferred()?;
             loader.pin(device::cuda::Cuda::open(number)?);
         }
-        Ok(Running::Host(loader))
+        Ok(Running::Host(Box::new(loader)))
     }
 
     fn next_unless(
@@ -79,9 +80,9 @@ impl Running {
     ) -> Option<Result<Made, Error>> {
         Some(match self {
             Running::Host(loader) => loader.next_batch_unless(interrupted)?.map(Made::Host),
-            Running::Device(loader) => {
-                loader.next_batch_unless(interrupted)?.map(|(batch, _)| Made::Device(batch))
-            }
+            Running::Device(loader) => loader
+                .next_batch_unless(interrupted)?
+                .map(|(batch, _)| Made::Device(Arc::new(batch))),
         })
     }
 

@@ -139,11 +139,18 @@ impl DeviceLoader {
         }
     }
 
-    /// Copies what is ready, as far as there is room.
+    /// Copies what is ready, as far as there is room. Where host memory is tight only one batch is
+    /// under way, as a program holds one of a loader without a device: it comes back with the next
+    /// call, and the workers may need it before.
     fn top_up(&mut self) -> Result<()> {
-        self.prefetcher.release()?;
-        while self.after.is_none() && self.loader.is_ready() && self.prefetcher.reserve()? {
+        let mut under_way = self.prefetcher.release()?;
+        while self.after.is_none()
+            && self.loader.is_ready()
+            && (!under_way || self.loader.has_spare())
+            && self.prefetcher.reserve()?
+        {
             self.pull(&mut None)?;
+            under_way = true;
         }
         Ok(())
     }

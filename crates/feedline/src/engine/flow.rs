@@ -582,9 +582,13 @@ impl Flow {
 
     /// Whether a batch can be made without waiting for the program to drop one.
     pub(crate) fn has_room(&self) -> bool {
+        self.has_spare() || !lock(&self.state).slots.is_empty()
+    }
+
+    /// Whether there is memory for one more batch.
+    pub(crate) fn has_spare(&self) -> bool {
         let state = lock(&self.state);
-        let fits = state.used + self.batch_bytes() <= self.limit;
-        fits || !state.slots.is_empty() || !state.free.is_empty()
+        state.used + self.batch_bytes() <= self.limit || !state.free.is_empty()
     }
 
     /// The first row that no worker has taken.

@@ -248,6 +248,11 @@ impl Loader {
         !self.engine.is_foreign() && self.engine.is_ready()
     }
 
+    /// Whether there is memory for one more batch.
+    pub(super) fn has_spare(&self) -> bool {
+        !self.engine.is_foreign() && self.engine.has_spare()
+    }
+
     /// Takes back what the device is done with. As long as no batch is ready, waits for more of
     /// it: it may be the memory that the next batch is to be made in.
     fn take_back(&self, interrupted: &mut Option<&mut dyn FnMut() -> bool>) -> Result<()> {

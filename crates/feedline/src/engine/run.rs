@@ -139,6 +139,11 @@ impl Engine {
         }
     }
 
+    /// Whether there is memory for one more batch.
+    pub(super) fn has_spare(&self) -> bool {
+        self.shared.flow.has_spare()
+    }
+
     pub(super) fn batch(&self, done: &Done, home: Arc<dyn Home>) -> Batch {
         let plan = &self.shared.plan;
         let place = (done.epoch, done.batch);

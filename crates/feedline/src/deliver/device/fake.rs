@@ -45,9 +45,12 @@ struct Shared {
     dawdle: u64,
 }
 
+/// A stream: what it has to do, and the thread that does it.
+type Worker = (Sender<Op>, JoinHandle<()>);
+
 pub(crate) struct Fake {
     shared: Arc<Shared>,
-    streams: Mutex<HashMap<Handle, (Sender<Op>, JoinHandle<()>)>>,
+    streams: Mutex<HashMap<Handle, Worker>>,
     random: AtomicU64,
     /// Events say that they have passed when they have not: the guard of host memory is gone.
     pub(crate) events_lie: AtomicBool,

@@ -88,8 +88,8 @@ impl Cuda {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|cuda| cuda.strong_count() > 0);
         let process = std::process::id();
-        let known = open.iter().filter_map(Weak::upgrade);
-        for cuda in known.filter(|cuda| cuda.number == number) {
+        let known = open.iter().filter_map(Weak::upgrade).find(|cuda| cuda.number == number);
+        if let Some(cuda) = known {
             return if cuda.process == process { Ok(cuda) } else { Err(DeviceError::Forked) };
         }
         let (driver, device) = find(number)?;
