@@ -204,6 +204,31 @@ gc.collect()
     assert {"0x1", "0x2", "0x1234"} <= waited and not any(wait.startswith("0xffff") for wait in waited)
 
 
+def test_torch_s_own_conversion_takes_the_arrays(driver: Path, tmp_path: Path) -> None:
+    # torch without CUDA cannot make the tensor: all of its protocol before that is its own.
+    run = Run(
+        driver,
+        tmp_path / "log",
+        """
+import torch
+class Stream:
+    cuda_stream = 0
+torch.cuda.current_stream = lambda device: Stream
+name = ctypes.pythonapi.PyCapsule_GetName
+name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+torch._C._from_dlpack = name
+for number, batch in enumerate(on_device(output="torch")):
+    assert list(batch) == [b"dltensor_versioned"] * 2
+    Stream.cuda_stream = 0x99
+del batch
+gc.collect()
+""",
+    )
+    waits = [wait[0] for wait in run.named("cuStreamWaitEvent")]
+    assert waits.count("0x1") == 2 and waits.count("0x99") == 18
+    assert run.leftovers() == NOTHING_LEFT
+
+
 def test_readers_without_a_known_stream_are_waited_for(driver: Path, tmp_path: Path) -> None:
     code = """
 for batch in on_device():
@@ -275,42 +300,28 @@ CALLS = [
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_fails_is_named_and_leaves_nothing(call: str, driver: Path, tmp_path: Path) -> None:
     code = """
-expected = [batch.hash() for batch in make()]
-seen, errors = [], 0
-loader = None
-while len(seen) < 10:
+errors = 0
+for attempt in range(3):
+    loader = batch = None
     try:
-        if loader is None:
-            loader = on_device()
+        loader = on_device()
         for batch in loader:
             batch[0].__dlpack__(stream=0x77)
-            seen.append(batch.hash())
+            batch.hash()
+        assert batch.number == 9
     except feedline.DeviceError as error:
-        assert os.environ["FEEDLINE_MOCK_FAIL"].split(":")[0] in str(error), error
-        assert "CUDA_ERROR_UNKNOWN (999): unknown error" in str(error), error
+        call = os.environ["FEEDLINE_MOCK_FAIL"].split(":")[0]
+        assert str(error).startswith(f"{call} failed: CUDA_ERROR_UNKNOWN (999): unknown error"), error
         assert error.code == 999
         errors += 1
-        if loader is not None:
-            loader = on_device()     # only this one call fails
-            loader.load_state_dict(json.loads(json.dumps(state))) if seen else None
-        elif os.environ["FEEDLINE_MOCK_FAIL"].startswith("cuInit"):
-            print("stays broken")    # the driver is initialised once
-            break
-    state = None if loader is None else loader.state_dict()
-batch = None
 print(errors)
-loader = None
+loader = batch = None
 gc.collect()
 """
-    # What fails in the program's own call (`__dlpack__`, `hash`) loses no batch for the loader, so
-    # here only the errors and the leftovers are looked at; the Rust tests compare the batches.
-    code = code.replace("while len(seen) < 10:", "for attempt in range(3):").replace(
-        "            loader.load_state_dict(json.loads(json.dumps(state))) if seen else None\n", ""
-    )
     for number in (1, 2, 7):
         run = Run(driver, tmp_path / "log", code, FEEDLINE_MOCK_FAIL=f"{call}:{number}")
-        if number == 1:
-            assert int(run.printed.split()[-1]) >= 1, f"{call}: {run.printed}"
+        # The driver is initialised once and for all; every other call fails once and then works.
+        assert int(run.printed) == (3 if call == "cuInit" else 1) or number > 1, run.printed
         if run.named("cuDevicePrimaryCtxRelease_v2"):
             assert run.calls[-1].endswith(NOTHING_LEFT), (call, number, run.calls[-1])
 
