@@ -156,8 +156,6 @@ class Processes:
         at, begin = process.number, self._begin
         state = None if begin.states is None else begin.states[at]
         skip = 0 if begin.skips is None else begin.skips[at]
-        if skip and state is None:
-            state = {}
         with contextlib.suppress(Closed):
             process.channel.send(("begin", state, skip, begin.rows))
 
