@@ -15,6 +15,7 @@ class Inline:
     name = "inline"
     workers = 0
     capacity = 1
+    broken: BaseException | None = None
 
     def __init__(self, job: Job) -> None:
         self._maker = Maker(job)
