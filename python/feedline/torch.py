@@ -17,6 +17,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data._utils.collate import default_collate
 
+from feedline import _native
 from feedline._errors import StateError
 from feedline._torch_epoch import Epoch, Progress, kind_of
 from feedline._torch_order import Guess
@@ -32,6 +33,7 @@ from feedline.workers import (
     WorkerError,
     choose,
 )
+from feedline.workers.slots import Pin
 from feedline.workers.torch_side import added_functions, get_worker_info
 
 __all__ = ["DataLoader", "get_worker_info"]
@@ -202,11 +204,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             else:
                 self._choice = choose(job, self.num_workers, first).tell()
         made: Executor
-        prefetch = self.prefetch_factor or 1
+        prefetch, pin = self.prefetch_factor or 1, self._pin_function()
         if self._choice.name == "processes":
             method = self._start_method()
             try:
-                made = Processes(job, self.num_workers, prefetch, base_seed, method)
+                made = Processes(job, self.num_workers, prefetch, base_seed, method, pin)
             except WorkerError as error:
                 if (
                     self.executor != "auto"
@@ -215,12 +217,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 ):
                     raise
                 self._choice = Choice("threads", f"{self._choice.reason}, but {error}").tell()
-                made = Threads(job, self.num_workers, prefetch, base_seed)
+                made = Threads(job, self.num_workers, prefetch, base_seed, pin)
         else:
-            made = Threads(job, self.num_workers, prefetch, base_seed)
+            made = Threads(job, self.num_workers, prefetch, base_seed, pin)
         # Whatever happens to this object, its workers end with it.
         weakref.finalize(self, made.close)
         return made
+
+    def _pin_function(self) -> Callable[[int, int], Pin] | None:
+        """Locks the pages that batches are written to, so that torch finds them pinned already."""
+        if not self.pin_memory or not torch.cuda.is_available() or _native.cuda_problem() is not None:
+            return None
+        return _native.pin
 
     def _give_executor(self, executor: Executor) -> None:
         """Keeps the workers for the next epoch."""
