@@ -45,11 +45,11 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def build(loader: str, dataset: Any, **settings: Any) -> Any:
+def build(loader: str, dataset: Any, *arguments: Any, **settings: Any) -> Any:
     """A loader by its name in `LOADERS`."""
     if loader != "feedline":
         settings = {name: value for name, value in settings.items() if name not in OURS_ONLY}
-    return LOADERS[loader](dataset, **settings)
+    return LOADERS[loader](dataset, *arguments, **settings)
 
 
 @dataclasses.dataclass
