@@ -22,10 +22,16 @@ LOADERS: dict[str, type[torch.utils.data.DataLoader[Any]]] = {
 #: What only our loader understands; left out for the others.
 OURS_ONLY = ("executor", "random")
 
+
+
+def no_init(worker: int) -> None:
+    """As a worker_init_fn it keeps the caller from making the first batches while the workers start."""
+
+
 #: Ways to run ours that must give the batches of torch without workers.
 EXECUTORS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
-    "processes": {"num_workers": 2, "executor": "processes"},
+    "processes": {"num_workers": 2, "executor": "processes", "worker_init_fn": no_init},
     "threads": {"num_workers": 2, "executor": "threads"},
 }
 

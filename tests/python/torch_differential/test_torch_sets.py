@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from comparison import EXECUTORS, WARNINGS, assert_same, build, epochs, seed_all, steps
+from comparison import EXECUTORS, WARNINGS, assert_same, build, epochs, no_init, seed_all, steps
 from map_sets import (
     Changing,
     Counting,
@@ -111,6 +111,14 @@ def test_batches_are_torchs(name: str, executor: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_batches_that_the_caller_helps_to_make_are_torchs(name: str) -> None:
+    """Nothing says who makes which batch, so none may be told from the others."""
+    make, settings = CASES[name]
+    ours = epochs("feedline", make(), 2, **settings, num_workers=1, executor="processes")
+    assert_same(ours, epochs("torch", make(), 2, **settings))
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_lengths_are_torchs(name: str) -> None:
     make, settings = CASES[name]
     assert len(build("feedline", make(), **settings)) == len(build("torch", make(), **settings))
@@ -135,7 +143,7 @@ def test_changes_between_epochs_reach_the_workers_as_with_torch(persistent: bool
         return [first, steps(iter(made))]
 
     theirs = run("torch", multiprocessing_context="fork")
-    assert_same(run("feedline", executor="processes"), theirs)
+    assert_same(run("feedline", executor="processes", worker_init_fn=no_init), theirs)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
