@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -312,7 +313,7 @@ class Epoch(Iterator[Any]):
     def _leave(self) -> None:
         """Gives the workers up before the epoch is over."""
         loader, self._loader = self._loader, None
-        if loader is None:
+        if loader is None or (self._executor is not None and self._executor.owner != os.getpid()):
             return
         if loader._guess is not None and loader._guess[2] is self._executor:
             loader._guess = None
