@@ -190,7 +190,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if idle is not None and idle.owner == os.getpid():
             if not self.persistent_workers:
                 # torch starts new workers, which see the data set as it is now.
-                idle.renew(base_seed)
+                idle.renew(job, base_seed)
             return idle
         if self._choice is None:
             if self.executor != "auto":
