@@ -226,7 +226,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Keeps the workers for the next epoch."""
         if executor.name == "inline" or executor is self._idle:
             return
-        if self._idle is None:
+        if self._idle is None and executor.broken is None:
             self._idle = executor
         else:
             executor.close()
