@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from feedline.workers import (
     Job,
     Maker,
     Result,
+    StandIn,
     Task,
     apart,
     is_stateful,
@@ -333,7 +335,8 @@ def _helper(loader: DataLoader, job: Job, executor: Executor) -> Callable[[Task]
     could tell the difference."""
     if executor.name != "processes" or loader.random != "batch" or loader.worker_init_fn is not None:
         return None
-    maker = Maker(job)
+    assert loader._base_seed is not None
+    maker = Maker(dataclasses.replace(job, dataset=StandIn(job, loader._base_seed)))
 
     def look(_: int) -> None:
         # Workers that become ready meanwhile get their tasks between two samples.

@@ -200,7 +200,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             elif self.random == "worker":
                 self._choice = Choice("processes", "random='worker' seeds each worker process")
             else:
-                self._choice = choose(job, self.num_workers, first).tell()
+                self._choice = choose(job, self.num_workers, first, base_seed).tell()
         made: Executor
         prefetch = self.prefetch_factor or 1
         if self._choice.name == "processes":
