@@ -23,7 +23,6 @@ LOADERS: dict[str, type[torch.utils.data.DataLoader[Any]]] = {
 OURS_ONLY = ("executor", "random")
 
 
-
 def no_init(worker: int) -> None:
     """As a worker_init_fn it keeps the caller from making the first batches while the workers start."""
 

@@ -105,7 +105,9 @@ def run(loader: str, name: str, count: int = 3, **settings: Any) -> list[Any]:
     """Batches of several epochs, with the generators' states before, between and after them."""
     seed_all(21)
     generator = Generator().manual_seed(4)
-    made = build(loader, DATA if "a list of" not in name else list(range(23)), **CASES[name](generator), **settings)
+    made = build(
+        loader, DATA if "a list of" not in name else list(range(23)), **CASES[name](generator), **settings
+    )
     seen: list[Any] = []
     for epoch in range(count):
         if hasattr(made.sampler, "set_epoch"):

@@ -22,6 +22,7 @@ FORKED = {"num_workers": 1, "multiprocessing_context": "fork", "timeout": 60}
 
 BATCHES = [[(name, number) for number in range(3)] for name in KINDS]
 
+
 def as_it_is(sample: Any) -> Any:
     return sample
 

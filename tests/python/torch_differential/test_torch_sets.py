@@ -62,7 +62,10 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "a tensor": (lambda: torch.arange(12.0).reshape(6, 2), {"batch_size": 4}),
     "an array": (lambda: torch.arange(12).reshape(6, 2).numpy(), {"batch_size": 4}),
     "bytes": (lambda: b"\0\1\2\3", {"batch_size": 3}),
-    "TensorDataset": (lambda: TensorDataset(torch.arange(10), torch.arange(20.0).view(10, 2)), {"batch_size": 4}),
+    "TensorDataset": (
+        lambda: TensorDataset(torch.arange(10), torch.arange(20.0).view(10, 2)),
+        {"batch_size": 4},
+    ),
     "Subset": (lambda: Subset(Squares(10), [7, 1, 1, 9]), {"batch_size": 3}),
     "Subset of a batch fetcher": (lambda: Subset(Together(10), [7, 1, 9]), {"batch_size": 2}),
     "ConcatDataset": (lambda: ConcatDataset([Squares(3), Squares(4, offset=100)]), {"batch_size": 2}),

@@ -12,7 +12,8 @@ import feedline.torch
 import pytest
 import torch
 from comparison import EXECUTORS, WARNINGS, assert_same, build, epochs, no_init, numbers, seed_all, steps
-from map_sets import Draws, Large, Squares, WhoAmI, note_worker, seed_worker
+from map_sets import Counting, Draws, Large, Squares, WhoAmI, note_worker, seed_worker
+from torch.utils.data import ConcatDataset
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 
@@ -31,6 +32,17 @@ class Lazy(Squares):
             self.handle = threading.Lock()
         with self.handle:
             return index, torch.tensor(index)
+
+
+class PerWorker(Squares):
+    """Has something for each worker, found by its number."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.handles = {0: "first", 1: "second"}
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.handles[torch.utils.data.get_worker_info().id]
 
 
 class Batch:
@@ -208,11 +220,25 @@ def test_the_device_of_pinning_is_warned_about() -> None:
 @pytest.mark.parametrize("stay", [False, True])
 def test_what_is_opened_with_the_first_sample_is_opened_in_the_worker(executor: str, stay: bool) -> None:
     """A data set that the caller has used no longer goes to another process: the handle is in it."""
-    made = build(
-        "feedline", Lazy(8), batch_size=2, num_workers=2, executor=executor, persistent_workers=stay
-    )
+    made = build("feedline", Lazy(8), batch_size=2, num_workers=2, executor=executor, persistent_workers=stay)
     for _ in range(3):
         assert [batch[0].tolist() for batch in made] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_callers_data_set_is_not_touched_where_there_are_workers(inside: bool) -> None:
+    """Whoever makes the first batches."""
+    data = Counting(12)
+    made = build("feedline", ConcatDataset([data, data]) if inside else data, batch_size=4, num_workers=2)
+    assert len(steps(iter(made))) == (6 if inside else 3)
+    assert data.calls == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"executor": "processes"}], ids=str)
+def test_samples_may_rely_on_the_worker_info(settings: dict[str, Any]) -> None:
+    for _ in range(2):
+        [batches] = epochs("feedline", PerWorker(9), batch_size=2, num_workers=2, **settings)
+        assert [batch[0].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

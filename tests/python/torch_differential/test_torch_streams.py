@@ -162,17 +162,28 @@ def test_a_stream_longer_than_its_length_is_warned_about(way: str) -> None:
 @pytest.mark.parametrize("name", ["sized", "batches"])
 def test_lengths_are_torchs(name: str) -> None:
     make, settings = CASES[name]
-    lengths = [outcome(lambda loader=loader: len(build(loader, make(), **settings))) for loader in ("feedline", "torch")]
+    lengths = [
+        outcome(lambda loader=loader: len(build(loader, make(), **settings)))
+        for loader in ("feedline", "torch")
+    ]
     assert_same(*lengths)
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"shuffle": True}, {"sampler": [1, 2]}, {"batch_sampler": [[1], [2]]}, {"batch_size": None, "drop_last": True}],
+    [
+        {"shuffle": True},
+        {"sampler": [1, 2]},
+        {"batch_sampler": [[1], [2]]},
+        {"batch_size": None, "drop_last": True},
+    ],
     ids=str,
 )
 def test_what_torch_refuses_for_streams(settings: dict[str, Any]) -> None:
-    refusals = [outcome(lambda loader=loader: build(loader, Stream(5), **settings)) for loader in ("feedline", "torch")]
+    refusals = [
+        outcome(lambda loader=loader: build(loader, Stream(5), **settings))
+        for loader in ("feedline", "torch")
+    ]
     assert_same(*refusals)
     assert str(refusals[0].error) == str(refusals[1].error)
 
