@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -62,6 +63,8 @@ class Raised:
     """Stands in the list of batches where an exception came out of the iterator."""
 
     error: BaseException
+    text: str = ""
+    """What the user sees of it."""
 
     @property
     def kind(self) -> type[BaseException]:
@@ -77,8 +80,9 @@ def steps(iterator: Any, most: int = 10_000) -> list[Any]:
         except StopIteration:
             break
         except Exception as error:
+            text = "".join(traceback.format_exception(error))
             # A traceback would keep the iterator and its workers alive.
-            taken.append(Raised(error.with_traceback(None)))
+            taken.append(Raised(error.with_traceback(None), text))
     return taken
 
 

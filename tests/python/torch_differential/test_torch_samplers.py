@@ -173,6 +173,32 @@ def test_draws_of_an_epoch_left_early(name: str, taken: int, executor: str) -> N
     assert_same(after("feedline", **EXECUTORS[executor]), after("torch", **ways))
 
 
+@pytest.mark.parametrize("name", ["buckets", "shuffle", "random, replacement"])
+def test_draws_of_the_loop_and_of_the_sampler_alternate_as_with_torch(name: str) -> None:
+    """Without workers the sampler is asked when its answer is needed: a model with dropout depends on it."""
+
+    def run_loop(loader: str) -> list[Any]:
+        seed_all(3)
+        made = build(loader, DATA, **CASES[name](torch.default_generator))
+        return [(batch, torch.rand(2), random.random()) for _ in range(2) for batch in made]
+
+    assert_same(run_loop("feedline"), run_loop("torch"))
+
+
+def test_a_sampler_that_follows_the_training() -> None:
+    """Without workers, what the loop does after a batch decides about the very next one."""
+
+    def run_loop(loader: str) -> list[Any]:
+        hard: list[int] = [4]
+        seen = []
+        for batch in build(loader, DATA, batch_size=1, sampler=(hard[-1] for _ in range(6))):
+            hard.append((batch[0].item() * 3 + 1) % 23)
+            seen.append(batch)
+        return seen
+
+    assert_same(run_loop("feedline"), run_loop("torch"))
+
+
 def test_ranks_share_the_data_set() -> None:
     """All ranks together, over epochs, are torch's."""
 
