@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset
 
 
 class Odd(Exception):
@@ -70,7 +71,6 @@ ERRORS: dict[str, Any] = {
     "OSError": _os_error,
     "UnicodeDecodeError": _unicode_error,
     "UserWarning": lambda: UserWarning("a warning, raised"),
-    "ExceptionGroup": lambda: ExceptionGroup("several", [ValueError(1), KeyError(2)]),
     "subclass": lambda: Plain("of one's own"),
     "odd constructor": lambda: Odd(7, "odd"),
     "keyword constructor": lambda: KeywordOnly(code=3),
@@ -78,13 +78,16 @@ ERRORS: dict[str, Any] = {
     "with message": lambda: WithMessage("words"),
 }
 
+if sys.version_info >= (3, 11):
+    ERRORS["exception group"] = lambda: ExceptionGroup("several", [ValueError(1), KeyError(2)])  # noqa: F821
+
 #: Errors whose type torch's workers replace: the class cannot be made from one string. Ours arrive with
-#: their own type, arguments and attributes. (ExceptionGroup: torch's own call of the constructor fails.)
+#: their own type, arguments and attributes. (A group: torch's own call of its constructor fails.)
 TORCH_REPLACES = {
     "odd constructor": RuntimeError,
     "keyword constructor": RuntimeError,
     "UnicodeDecodeError": RuntimeError,
-    "ExceptionGroup": TypeError,
+    "exception group": TypeError,
 }
 
 
@@ -185,16 +188,18 @@ class Deadly(Dataset[Any]):
         self.way = way
         self.marker = marker
         self.at = at
+        self.home = os.getpid()
 
     def __len__(self) -> int:
         return 12
 
     def __getitem__(self, index: int) -> int:
-        if index == self.at and get_worker_info() is not None:
-            if self.marker is None or not os.path.exists(self.marker):
-                if self.marker is not None:
-                    with open(self.marker, "w"):
-                        pass
+        if index == self.at and os.getpid() != self.home:
+            if self.marker is None:
+                self.die()
+            elif not os.path.exists(self.marker):
+                with open(self.marker, "w"):
+                    pass
                 self.die()
         return index
 
@@ -218,12 +223,12 @@ class Hanging(Dataset[Any]):
         return 8
 
     def __getitem__(self, index: int) -> int:
-        if index == 5 and get_worker_info() is not None:
+        if index == 5:
             time.sleep(3600)
         return index
 
 
 def hanging_collate(batch: list[int]) -> list[int]:
-    if 5 in batch and get_worker_info() is not None:
+    if 5 in batch:
         time.sleep(3600)
     return batch
