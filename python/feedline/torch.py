@@ -10,7 +10,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.utils.data
@@ -37,10 +37,11 @@ from feedline.workers.torch_side import added_functions, get_worker_info
 __all__ = ["DataLoader", "get_worker_info"]
 
 _log = logging.getLogger("feedline")
+_T_co = TypeVar("_T_co", covariant=True)
 _EXECUTORS = ("auto", "threads", "processes", "inline")
 
 
-class DataLoader(torch.utils.data.DataLoader[Any]):
+class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """Loads batches of any data set, as torch's DataLoader does and with its arguments.
 
     Beyond torch's and StatefulDataLoader's arguments:
@@ -300,7 +301,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return kept
 
 
-def _check(state: Mapping[str, Any], loader: DataLoader) -> None:
+def _check(state: Mapping[str, Any], loader: DataLoader[Any]) -> None:
     kind = kind_of(loader.dataset)
     if state.get("feedline") != 1 or not isinstance(state.get("kind"), str):
         raise StateError("cannot resume: this is no state of feedline.torch.DataLoader")
