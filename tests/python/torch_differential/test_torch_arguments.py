@@ -96,7 +96,9 @@ def test_arguments_by_position() -> None:
     assert_same(run("feedline"), run("torch"))
 
 
-@pytest.mark.parametrize("settings", [{"executor": "magic"}, {"random": "never"}, {"snapshot_every_n_steps": 0}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"executor": "magic"}, {"random": "never"}, {"snapshot_every_n_steps": 0}], ids=str
+)
 def test_our_own_arguments_are_checked(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):
         build("feedline", Squares(5), **settings)

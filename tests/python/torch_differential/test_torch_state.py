@@ -158,7 +158,9 @@ def test_a_sampler_that_draws_as_it_goes_from_the_programs_generator() -> None:
         assert_same(steps(iter(other)), expected[count:], f"after {count}")
 
 
-@pytest.mark.parametrize("name", ["shuffle, generator", "random, its generator", "sequential", "with an epoch"])
+@pytest.mark.parametrize(
+    "name", ["shuffle, generator", "random, its generator", "sequential", "with an epoch"]
+)
 def test_the_next_epoch_follows_too(name: str) -> None:
     """With a generator of its own the order of later epochs is part of the state."""
     made = make(name, 7)
@@ -248,7 +250,9 @@ def test_data_sets_with_a_state_are_resumed_as_by_stateful(workers: int) -> None
     def run(loader: str, taken: int) -> list[Any]:
         settings: dict[str, Any] = {"batch_size": 2, "num_workers": workers}
         if workers:
-            settings |= {"multiprocessing_context": "fork"} if loader == "stateful" else {"executor": "processes"}
+            settings |= (
+                {"multiprocessing_context": "fork"} if loader == "stateful" else {"executor": "processes"}
+            )
         made = build(loader, Remembering(), **settings)
         iterator = iter(made)
         for _ in range(taken):
@@ -307,7 +311,9 @@ def test_an_empty_state_is_none() -> None:
         assert len(steps(iter(made))) == 6
 
 
-@pytest.mark.parametrize("state", [{"a": 1}, [], None, {"_snapshot": 1}, {"feedline": 1, "kind": "iterable"}], ids=str)
+@pytest.mark.parametrize(
+    "state", [{"a": 1}, [], None, {"_snapshot": 1}, {"feedline": 1, "kind": "iterable"}], ids=str
+)
 def test_a_state_that_is_none_is_refused(state: Any) -> None:
     made = build("feedline", DATA, batch_size=4)
     with pytest.raises((ValueError, TypeError)):

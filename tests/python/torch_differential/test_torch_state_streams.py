@@ -37,7 +37,9 @@ def settings(loader: str, workers: int) -> dict[str, Any]:
     return {"num_workers": workers, "multiprocessing_context": "fork"}
 
 
-def run(loader: str, make: Callable[[], Any], workers: int, taken: int, **more: Any) -> tuple[list[Any], list[Any]]:
+def run(
+    loader: str, make: Callable[[], Any], workers: int, taken: int, **more: Any
+) -> tuple[list[Any], list[Any]]:
     """What follows without an interruption, and after one."""
     made = build(loader, make(), **({"batch_size": 2} | more), **settings(loader, workers))
     iterator = iter(made)
@@ -68,7 +70,9 @@ def test_what_follows_is_what_stateful_gives(name: str, workers: int) -> None:
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("more", [{"batch_size": None}, {"drop_last": True}, {"snapshot_every_n_steps": 4}], ids=str)
+@pytest.mark.parametrize(
+    "more", [{"batch_size": None}, {"drop_last": True}, {"snapshot_every_n_steps": 4}], ids=str
+)
 @pytest.mark.parametrize("name", ["sharded", "data set with state", "iterator with state"])
 def test_other_settings(name: str, more: dict[str, Any]) -> None:
     for taken in (1, 4):
