@@ -10,7 +10,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.utils.data
@@ -39,10 +39,11 @@ from feedline.workers.torch_side import added_functions, get_worker_info
 __all__ = ["DataLoader", "get_worker_info"]
 
 _log = logging.getLogger("feedline")
+_T_co = TypeVar("_T_co", covariant=True)
 _EXECUTORS = ("auto", "threads", "processes", "inline")
 
 
-class DataLoader(torch.utils.data.DataLoader[Any]):
+class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """Loads batches of any data set, as torch's DataLoader does and with its arguments.
 
     Beyond torch's and StatefulDataLoader's arguments:
@@ -192,7 +193,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if idle is not None and idle.owner == os.getpid():
             if not self.persistent_workers:
                 # torch starts new workers, which see the data set as it is now.
-                idle.renew(base_seed)
+                idle.renew(job, base_seed)
             return idle
         if self._choice is None:
             if self.executor != "auto":
@@ -202,7 +203,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             elif self.random == "worker":
                 self._choice = Choice("processes", "random='worker' seeds each worker process")
             else:
-                self._choice = choose(job, self.num_workers, first).tell()
+                self._choice = choose(job, self.num_workers, first, base_seed).tell()
         made: Executor
         prefetch, pin = self.prefetch_factor or 1, self._pin_function()
         if self._choice.name == "processes":
@@ -308,7 +309,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return kept
 
 
-def _check(state: Mapping[str, Any], loader: DataLoader) -> None:
+def _check(state: Mapping[str, Any], loader: DataLoader[Any]) -> None:
     kind = kind_of(loader.dataset)
     if state.get("feedline") != 1 or not isinstance(state.get("kind"), str):
         raise StateError("cannot resume: this is no state of feedline.torch.DataLoader")

@@ -24,6 +24,7 @@ from feedline.workers.inline import Inline
 from feedline.workers.job import Ended, Job, Maker, Task, is_stateful
 from feedline.workers.processes import Processes
 from feedline.workers.seeds import apart, mixed
+from feedline.workers.stand_in import StandIn
 from feedline.workers.threads import Threads
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Maker",
     "Processes",
     "Result",
+    "StandIn",
     "Task",
     "Threads",
     "WorkerError",

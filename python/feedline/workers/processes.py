@@ -166,8 +166,8 @@ class Processes:
         with contextlib.suppress(Closed):
             process.channel.send(("begin", state, skip, begin.rows))
 
-    def renew(self, base_seed: int) -> None:
-        self._base_seed = base_seed
+    def renew(self, job: Job, base_seed: int) -> None:
+        self._job, self._base_seed = job, base_seed
         if self.method == "fork":
             self._stop()
             self._processes = [self._start(number) for number in range(self.workers)]

@@ -64,6 +64,7 @@ class Threads:
         self._sequence = 0
         self._wanted = 0
         self._closed = False
+        self._renewals = 0
         # Whether a result came that nobody has looked for yet.
         self._news = False
         self._trouble: BaseException | None = None
@@ -106,7 +107,7 @@ class Threads:
         else:
             batch.samples[row] = sample
 
-    def _run(self, number: int) -> None:
+    def _enter(self, number: int) -> None:
         try:
             if self._job.torch:
                 seed = self._base_seed + number
@@ -117,6 +118,10 @@ class Threads:
             with self._changed:
                 self._trouble = error
                 self._changed.notify_all()
+
+    def _run(self, number: int) -> None:
+        renewals = self._renewals
+        self._enter(number)
         while True:
             with self._changed:
                 while not (self._closed or any(self._has_work(batch) for batch in self._open)):
@@ -127,6 +132,10 @@ class Threads:
                 row = batch.next
                 batch.next += 1
                 batch.under_way += 1
+                renewed, renewals = renewals != self._renewals, self._renewals
+            if renewed:
+                # As torch, whose workers are new in every epoch.
+                self._enter(number)
             self._work(batch, row)
 
     @staticmethod
@@ -220,8 +229,12 @@ class Threads:
                 batch.stack.settle()
                 self.slots.give_back(batch.stack.slot)
 
-    def renew(self, base_seed: int) -> None:
-        self._base_seed = base_seed
+    def renew(self, job: Job, base_seed: int) -> None:
+        with self._changed:
+            self._job, self._base_seed = job, base_seed
+            self._many = bool(getattr(job.dataset, "__getitems__", None))
+            self._trouble = None
+            self._renewals += 1
 
     def close(self) -> None:
         with self._changed:
