@@ -5,9 +5,11 @@
 
 mod array;
 mod column;
+mod copier;
 mod errors;
 mod loader;
 mod pixels;
+mod probe;
 
 use std::ffi::OsString;
 
@@ -26,6 +28,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::Loader>()?;
     module.add_class::<array::Batch>()?;
     module.add_class::<array::Array>()?;
+    module.add_class::<copier::Copier>()?;
+    module.add_class::<probe::LockProbe>()?;
     module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;
     module.add_function(wrap_pyfunction!(loader::read_spec_file, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::decode_image, module)?)?;

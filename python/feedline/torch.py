@@ -1,0 +1,312 @@
+"""torch's DataLoader with feedline's workers: change the import, keep the rest.
+
+from feedline.torch import DataLoader
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+import torch.utils.data
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data._utils.collate import default_collate
+
+from feedline._errors import StateError
+from feedline._torch_epoch import Epoch, Progress, kind_of
+from feedline._torch_order import Guess
+from feedline.workers import (
+    Choice,
+    Executor,
+    Feed,
+    Inline,
+    Job,
+    Processes,
+    Task,
+    Threads,
+    WorkerError,
+    choose,
+)
+from feedline.workers.torch_side import added_functions, get_worker_info
+
+__all__ = ["DataLoader", "get_worker_info"]
+
+_log = logging.getLogger("feedline")
+_EXECUTORS = ("auto", "threads", "processes", "inline")
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """Loads batches of any data set, as torch's DataLoader does and with its arguments.
+
+    Beyond torch's and StatefulDataLoader's arguments:
+
+    executor: where the data set's code runs. "processes" start from a server process that has
+        imported what they need (or as `multiprocessing_context` says), "threads" share the data
+        set and suit code that lets go of the interpreter's lock, "inline" is the caller's thread.
+        "auto" tries the first samples and picks; `stats()["executor"]` says what and why.
+    random: "batch" seeds the global generators of random, NumPy and torch for each batch, so
+        that batches do not depend on the number of workers and resume exactly; "worker" seeds
+        each worker once, as torch does. Threads share the generators and are not seeded.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
+        executor: Literal["auto", "threads", "processes", "inline"] = "auto",
+        random: Literal["batch", "worker"] = "batch",
+    ) -> None:
+        if executor not in _EXECUTORS:
+            raise ValueError(f"executor = {executor!r}: is not one of {', '.join(_EXECUTORS)}")
+        if random not in ("batch", "worker"):
+            raise ValueError(f"random = {random!r}: is neither 'batch' nor 'worker'")
+        if snapshot_every_n_steps is not None and snapshot_every_n_steps < 1:
+            raise ValueError("snapshot_every_n_steps must be at least 1")
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        if executor == "threads" and isinstance(dataset, IterableDataset) and num_workers > 0:
+            raise ValueError(
+                "an IterableDataset is divided among workers by get_worker_info, which needs processes: "
+                'use executor="processes" or num_workers=0'
+            )
+        if executor == "threads" and multiprocessing_context is not None:
+            warnings.warn("multiprocessing_context has no meaning with executor='threads'", stacklevel=2)
+        self.executor, self.random = executor, random
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self._idle: Executor | None = None
+        self._choice: Choice | None = None
+        self._progress: Progress | None = None
+        self._epoch: weakref.ref[Epoch] | None = None
+        self._resumed: dict[str, Any] | None = None
+        self._base_seed: int | None = None
+        self._round = 0
+        self._guess: tuple[Guess, Feed, Executor] | None = None
+        self._guesses = True
+
+    def __iter__(self) -> Any:
+        if isinstance(self.dataset, IterDataPipe | MapDataPipe):
+            return super().__iter__()
+        self._warn_about_pinning()
+        resumed, self._resumed = self._resumed, None
+        persistent = self.persistent_workers and self.num_workers > 0
+        if persistent and self._epoch is not None:
+            # There is one set of workers: the epoch before gives them up.
+            last = self._epoch()
+            if last is not None:
+                last._leave()
+        epoch = Epoch(self, resumed)
+        self._epoch = weakref.ref(epoch)
+        self._progress = epoch._progress
+        return epoch
+
+    def _warn_about_pinning(self) -> None:
+        if not self.pin_memory:
+            return
+        if self.pin_memory_device:
+            warnings.warn(
+                "pin_memory_device is deprecated, the current accelerator will be used as the device, "
+                f"ignore pin_memory_device='{self.pin_memory_device}'.",
+                stacklevel=3,
+            )
+        if not torch.accelerator.is_available():
+            warnings.warn(
+                "'pin_memory' argument is set as true but no accelerator is found, then device pinned "
+                "memory won't be used.",
+                stacklevel=3,
+            )
+
+    def _job(self) -> Job:
+        added = added_functions()
+        iterable = isinstance(self.dataset, IterableDataset)
+        return Job(
+            self.dataset,
+            "iterable" if iterable else "map",
+            self.collate_fn,
+            batched=self._auto_collation,
+            stacks=self.collate_fn is default_collate and self._auto_collation and not added,
+            torch=True,
+            drop_last=self.drop_last,
+            init=self.worker_init_fn,
+            num_workers=self.num_workers,
+            registry=added,
+        )
+
+    def _take_executor(self, job: Job, base_seed: int, first: Task | None) -> Executor:
+        """The workers of the last epoch, or new ones."""
+        if self.num_workers == 0 or self.executor == "inline":
+            if self._choice is None:
+                self._choice = Choice(
+                    "inline", "num_workers=0" if self.num_workers == 0 else "it was asked for"
+                )
+            return Inline(job)
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            if not self.persistent_workers:
+                # torch starts new workers, which see the data set as it is now.
+                idle.renew(base_seed)
+            return idle
+        if self._choice is None:
+            if self.executor != "auto":
+                self._choice = Choice(self.executor, "it was asked for")
+            elif self.multiprocessing_context is not None:
+                self._choice = Choice("processes", "multiprocessing_context was given")
+            elif self.random == "worker":
+                self._choice = Choice("processes", "random='worker' seeds each worker process")
+            else:
+                self._choice = choose(job, self.num_workers, first).tell()
+        made: Executor
+        prefetch = self.prefetch_factor or 1
+        if self._choice.name == "processes":
+            method = self._start_method()
+            try:
+                made = Processes(job, self.num_workers, prefetch, base_seed, method)
+            except WorkerError as error:
+                if (
+                    self.executor != "auto"
+                    or job.kind != "map"
+                    or not self._choice.reason.startswith("a sample")
+                ):
+                    raise
+                self._choice = Choice("threads", f"{self._choice.reason}, but {error}").tell()
+                made = Threads(job, self.num_workers, prefetch, base_seed)
+        else:
+            made = Threads(job, self.num_workers, prefetch, base_seed)
+        # Whatever happens to this object, its workers end with it.
+        weakref.finalize(self, made.close)
+        return made
+
+    def _give_executor(self, executor: Executor) -> None:
+        """Keeps the workers for the next epoch."""
+        if executor.name == "inline" or executor is self._idle:
+            return
+        if self._idle is None:
+            self._idle = executor
+        else:
+            executor.close()
+
+    def _start_method(self) -> str:
+        """How worker processes are started."""
+        context = self.multiprocessing_context
+        return "forkserver" if context is None else str(context.get_start_method())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration stands, after the last batch that was handed over."""
+        if self._resumed is not None:
+            return dict(self._resumed)
+        if self._progress is None:
+            return {"feedline": 1, "kind": kind_of(self.dataset), "begun": False}
+        return self._progress.state()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken; the next iteration begins there."""
+        if not isinstance(state_dict, Mapping):
+            raise StateError(f"cannot resume: a state is a dict, not {type(state_dict).__name__}")
+        if not state_dict:
+            # As StatefulDataLoader: an empty state is no state.
+            return
+        if "_snapshot" in state_dict or "_num_yielded" in state_dict:
+            raise StateError(
+                "cannot resume: this state was taken from torchdata's StatefulDataLoader; finish that epoch "
+                "with it, or begin the epoch again"
+            )
+        _check(state_dict, self)
+        self._drop_guess()
+        last = None if self._epoch is None else self._epoch()
+        if last is not None:
+            last._leave()
+        self._resumed = dict(state_dict) if state_dict.get("begun", True) else None
+        self._progress = None
+
+    def stats(self) -> dict[str, Any]:
+        """What happened in the current or last epoch."""
+        choice, progress = self._choice, self._progress
+        return {
+            "executor": None if choice is None else {"name": choice.name, "reason": choice.reason},
+            "batches": 0 if progress is None else progress.yielded,
+            "wait_seconds": 0.0 if progress is None else progress.feed_figure("waited"),
+            "longest_wait_seconds": 0.0 if progress is None else progress.feed_figure("longest_wait"),
+            "made_by_the_caller": 0 if progress is None else int(progress.feed_figure("helped")),
+        }
+
+    def close(self) -> None:
+        """Ends the workers; iterating again starts new ones."""
+        self._drop_guess()
+        last = None if self._epoch is None else self._epoch()
+        if last is not None:
+            last._leave()
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.close()
+
+    def _drop_guess(self) -> None:
+        guess, self._guess = self._guess, None
+        if guess is not None:
+            guess[1].close()
+            self._give_executor(guess[2])
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = dict(self.__dict__)
+        for name in ("_idle", "_progress", "_epoch", "_guess"):
+            kept[name] = None
+        return kept
+
+
+def _check(state: Mapping[str, Any], loader: DataLoader) -> None:
+    kind = kind_of(loader.dataset)
+    if state.get("feedline") != 1 or not isinstance(state.get("kind"), str):
+        raise StateError("cannot resume: this is no state of feedline.torch.DataLoader")
+    if state["kind"] != kind:
+        raise StateError(
+            f"cannot resume: the state is of {state['kind']}-style data, the data set is {kind}-style"
+        )
+    if not state.get("begun", True):
+        return
+    for name, types in (("yielded", int), ("base_seed", int), ("round", int), ("sampler", Mapping)):
+        if not isinstance(state.get(name), types) or isinstance(state.get(name), bool):
+            raise StateError(f"cannot resume: the state's {name!r} is missing or not what it should be")
+    if state["yielded"] < 0:
+        raise StateError("cannot resume: the state's 'yielded' is negative")
+    workers = max(1, loader.num_workers)
+    if state.get("workers") is not None and len(state["workers"]) != workers:
+        raise StateError(
+            f"cannot resume: each worker has its own part of this data set, and the state is of "
+            f"{len(state['workers'])} workers; use num_workers={len(state['workers'])}"
+        )
