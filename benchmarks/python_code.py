@@ -31,7 +31,7 @@ from run import QUIET, README, choose, machine, say
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE / "loaders" / "python_loader.py"
 #: Of small objects, in megabytes.
-OBJECTS = 100
+OBJECTS = 1000
 SLEEPING = ("torch", "feedline", "feedline_threads", "feedline_processes")
 PHOTOS = SLEEPING
 START = ("torch_fork", "feedline", "torch_spawn", "feedline_spawn", "torch_forkserver", "feedline_forkserver")
