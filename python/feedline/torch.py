@@ -6,6 +6,7 @@ from feedline.torch import DataLoader
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -178,7 +179,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 )
             return Inline(job)
         idle, self._idle = self._idle, None
-        if idle is not None:
+        if idle is not None and idle.owner == os.getpid():
             if not self.persistent_workers:
                 # torch starts new workers, which see the data set as it is now.
                 idle.renew(base_seed)

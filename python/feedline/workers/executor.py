@@ -37,6 +37,8 @@ class Executor(Protocol):
 
     name: str
     workers: int
+    owner: int
+    """The process that made it; workers do not follow a fork."""
     capacity: int
     """Tasks that may be under way at once."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from feedline.workers.executor import Begin, Result
 from feedline.workers.job import Ended, Job, Maker, Task
 from feedline.workers.seeds import apart
@@ -18,6 +20,7 @@ class Inline:
         self._maker = Maker(job)
         self._tasks: dict[int, Task] = {}
         self._sequence = 0
+        self.owner = os.getpid()
 
     def begin(self, begin: Begin) -> None:
         state = None if begin.states is None else begin.states[0]

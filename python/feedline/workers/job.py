@@ -137,13 +137,14 @@ class Maker:
                 made.append(dataset[index[at]])
             return self.job.collate(made)
         stack = self.stack(len(index), slot)
-        for at, sample in enumerate(made):
-            stack.add(at, sample)
-        made.clear()
-        for at in range(first, len(index)):
-            row(at)
-            stack.add(at, dataset[index[at]])
-        return stack.finish()
+        try:
+            for at in range(len(index)):
+                row(at)
+                stack.add(at, made[at] if at < first else dataset[index[at]])
+            return stack.finish()
+        finally:
+            # The slot goes to somebody else after this.
+            stack.settle()
 
     def stack(self, rows: int, slot: Slot) -> Stack:
         """A batch that is written in place."""
@@ -164,6 +165,13 @@ class Maker:
             return self.job.collate(sample)
         rows = len(index)
         stack = None if slot is None or not self.job.stacks else self.stack(rows, slot)
+        try:
+            return self._collect(rows, stack, row)
+        finally:
+            if stack is not None:
+                stack.settle()
+
+    def _collect(self, rows: int, stack: Stack | None, row: Callable[[int], None]) -> Any:
         samples: list[Any] = []
         count = 0
         while count < rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-import logging
 import os
 import select
 import signal
@@ -29,11 +28,6 @@ from feedline.workers.packing import Packed, pack, unpack
 from feedline.workers.server import Server, launch
 from feedline.workers.slots import Slot, Slots
 
-_log = logging.getLogger("feedline")
-# Connections of this program, which a forked worker must not keep open: their end is how a
-# worker learns that the program is gone.
-_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
-
 
 class _Process:
     """The consumer's view of one worker."""
@@ -44,6 +38,7 @@ class _Process:
         self.token: int | None = None
         self.spawned: subprocess.Popen[bytes] | None = None
         self.ready = False
+        self.worked = False
         self.slots: dict[int, Slot] = {}
         self.open: dict[int, tuple[Task, Slot]] = {}
         self.page = Slot()
@@ -78,7 +73,7 @@ class Processes:
         self._deaths: collections.Counter[int] = collections.Counter()
         self._begin: Begin | None = None
         self._processes: list[_Process] = []
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self.restarts = 0
         self._packed: tuple[Packed, Slot] | None = None
         try:
@@ -105,7 +100,6 @@ class Processes:
 
     def _start(self, number: int) -> _Process:
         channel, theirs = Channel.pair()
-        _channels.add(channel)
         process = _Process(number, channel)
         process.status[WANTED] = self._wanted
         try:
@@ -145,8 +139,6 @@ class Processes:
         if pid:
             process.pid = pid
             return
-        for channel in list(_channels):
-            channel.close()
         job, seed, page = self._job, self._base_seed, process.page
 
         def work(worker: Worker) -> None:
@@ -238,7 +230,7 @@ class Processes:
         return self._collect(seconds)
 
     def _collect(self, seconds: float | None) -> bool:
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             raise WorkerError("the workers belong to another process: make a new loader after a fork")
         ends = {process.channel.fileno(): process for process in self._processes}
         poll = select.poll()
@@ -259,27 +251,31 @@ class Processes:
 
     def _hear(self, process: _Process, kind: str, *details: Any) -> None:
         if kind == "ready":
-            process.pid, process.ready = details[0], True
+            process.pid, process.ready, process.worked = details[0], True, True
             return
         sequence = details[0]
         _, slot = process.open.pop(sequence)
         if sequence < self._wanted or kind == "stale":
             self.slots.give_back(slot)
             return
-        if kind == "made":
-            packed, state = details[1:]
-            if packed.places:
-                value = unpack(packed, self.slots.lend(slot, packed.size))
-            else:
-                value = unpack(packed, numpy.empty(0, numpy.uint8))
-                self.slots.give_back(slot)
-            self._results[sequence] = Result(value, state=state)
-            return
-        self.slots.give_back(slot)
-        if kind == "ended":
-            self._results[sequence] = Result(ended=True, state=details[1])
+        packed: Packed = details[1]
+        if packed.places:
+            memory = self.slots.lend(slot, packed.size)
         else:
-            self._results[sequence] = Result(error=details[1].exception())
+            memory = numpy.empty(0, numpy.uint8)
+            self.slots.give_back(slot)
+        try:
+            value, state = unpack(packed, memory)
+        except Exception as error:
+            error.__cause__ = WorkerError(f"what worker {process.number} made cannot be read here")
+            self._results[sequence] = Result(error=error)
+            return
+        if kind == "made":
+            self._results[sequence] = Result(value, state=state)
+        elif kind == "ended":
+            self._results[sequence] = Result(ended=True, state=state)
+        else:
+            self._results[sequence] = Result(error=value.exception())
 
     def _bury(self, process: _Process) -> None:
         """Names a worker that has ended, and puts another one in its place if that helps."""
@@ -308,11 +304,14 @@ class Processes:
                     raise error
             if not process.ready:
                 raise error
-        if wanted and can_repeat and self._deaths[guilty] <= 1:
-            warnings.warn(f"{error}. Its batch is made again by a new worker.", RuntimeWarning, stacklevel=4)
+        repeat = wanted and can_repeat and self._deaths[guilty] <= 1
+        if repeat:
             self._queue.extendleft(reversed(wanted))
         self.restarts += 1
         self._processes[process.number] = self._start(process.number)
+        if repeat:
+            # Last, as a program may turn warnings into errors.
+            warnings.warn(f"{error}. Its batch is made again by a new worker.", RuntimeWarning, stacklevel=4)
 
     def _exit_code(self, process: _Process) -> int | None:
         if process.spawned is not None:
@@ -353,12 +352,12 @@ class Processes:
                 "; the kernel kills like this when memory runs out: try fewer workers, a smaller "
                 "prefetch_factor or a smaller batch"
             )
-        error = WorkerError(text, pid=process.pid, signal=number, exit_code=code, sample=sample)
-        _log.warning("%s", text)
-        return error
+        return WorkerError(text, pid=process.pid, signal=number, exit_code=code, sample=sample)
 
     def withdraw(self, sequence: int) -> bool:
-        if any(process.ready for process in self._processes):
+        if self.restarts or any(process.worked for process in self._processes):
+            # What has killed a worker must not be tried here; and one that takes a renewed data
+            # set over is soon back.
             return False
         for at, (one, _) in enumerate(self._queue):
             if one == sequence:
@@ -398,7 +397,7 @@ class Processes:
         self._processes = []
 
     def close(self) -> None:
-        if os.getpid() == self._owner:
+        if os.getpid() == self.owner:
             self._stop()
         self._results.clear()
         self._queue.clear()

@@ -32,14 +32,17 @@ def launch(code: str, end: socket.socket) -> subprocess.Popen[bytes]:
         environment.setdefault(name, "1")
     # `-c` puts the current folder in front of sys.path; the program's own path follows it.
     program = f"import sys; sys.path[:] = {sys.path!r}; {code}({end.fileno()})"
-    return subprocess.Popen(
-        [sys.executable, *flags, "-c", program],
-        stdin=subprocess.DEVNULL,
-        env=environment,
-        pass_fds=(end.fileno(),),
-        # A Ctrl-C in the terminal is the program's to answer.
-        start_new_session=False,
-    )
+    # A Ctrl-C in the terminal is the program's to answer, also while the interpreter starts.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return subprocess.Popen(
+            [sys.executable, *flags, "-c", program],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=(end.fileno(),),
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def main(fd: int) -> None:
