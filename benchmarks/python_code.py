@@ -232,7 +232,7 @@ def rates(work: str, result: Any) -> list[str]:
             times(ratio(result, name, "torch")),
             f"{entry['peak_pss'] / 1e6:,.0f} MB",
             f"{entry['epochs'][0]['first'] * 1e3:,.0f} ms",
-            str(picked.get("executor", "")),
+            str(picked.get("name", "")),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     return rows

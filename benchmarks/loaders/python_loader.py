@@ -165,8 +165,7 @@ def loader_class(who: str) -> Any:
 
 def chosen(loader: Any) -> Any:
     """What "auto" picked and why, where the loader says so."""
-    stats = loader.stats() if hasattr(loader, "stats") else {}
-    return {key: stats[key] for key in ("executor", "reason") if key in stats} or None
+    return loader.stats()["executor"] if hasattr(loader, "stats") else None
 
 
 def serve(make: Callable[[], Any], answers: Any) -> None:

@@ -17,6 +17,7 @@ import torch.utils.data
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data._utils.collate import default_collate
 
+from feedline._accelerate import adopt
 from feedline._errors import StateError
 from feedline._torch_epoch import Epoch, Progress, kind_of
 from feedline._torch_order import Guess
@@ -34,7 +35,7 @@ from feedline.workers import (
 )
 from feedline.workers.torch_side import added_functions, get_worker_info
 
-__all__ = ["DataLoader", "get_worker_info"]
+__all__ = ["DataLoader", "adopt", "get_worker_info"]
 
 _log = logging.getLogger("feedline")
 _EXECUTORS = ("auto", "threads", "processes", "inline")
