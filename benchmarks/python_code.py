@@ -25,7 +25,7 @@ from typing import Any
 import photos
 from bars import Bar, judge
 from contest import Contestant, compete
-from report import ratio, replace_block, speed, times
+from report import median_of, ratio, replace_block, speed, times
 from run import QUIET, README, choose, machine, say
 
 HERE = Path(__file__).resolve().parent
@@ -218,8 +218,8 @@ BARS = (
 
 def rates(work: str, result: Any) -> list[str]:
     rows = [
-        f"| {work} | samples/s | to torch | peak memory | first batch | picked |",
-        "|---|---:|---:|---:|---:|---|",
+        f"| {work} | samples/s | to torch | peak memory | first batch | CPU per 1,000 | picked |",
+        "|---|---:|---:|---:|---:|---:|---|",
     ]
     for name, entry in result["loaders"].items():
         if "failure" in entry:
@@ -232,6 +232,7 @@ def rates(work: str, result: Any) -> list[str]:
             times(ratio(result, name, "torch")),
             f"{entry['peak_pss'] / 1e6:,.0f} MB",
             f"{entry['epochs'][0]['first'] * 1e3:,.0f} ms",
+            f"{median_of(entry['epochs'], 'cpu') * 1e3:.3g} s",
             str(picked.get("name", "")),
         ]
         rows.append(f"| {' | '.join(cells)} |")

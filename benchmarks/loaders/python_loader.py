@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 from works import MEAN, SIZE, STD
 
 POOL = 64
@@ -31,7 +31,7 @@ SLEEP = 0.001
 #: What one of the small objects and its parts take in memory, seen with CPython 3.11.
 OBJECT_BYTES = 445
 #: A pause between epochs, as an evaluation makes one.
-PAUSE = 0.5
+PAUSE = 1.0
 STEP = 0.01
 STEPS = 500
 
@@ -221,8 +221,6 @@ def main() -> None:
     data_set, batch, shuffle = WORKS[work]
     # Imported and built before the clock: both have the same to do.
     kind, data = loader_class(who), data_set(*arguments)
-    if work == "start":
-        data = Subset(data, range(0, len(data), 6))
 
     def make() -> Any:
         return kind(
