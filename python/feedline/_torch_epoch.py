@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,8 @@ class Epoch(Iterator[Any]):
         self._loader: DataLoader | None = loader
         self._pin = loader.pin_memory and torch.accelerator.is_available()
         self._kind = kind_of(loader.dataset)
+        # Each worker has its own part of the data or its own state: the tasks go round.
+        self._own = self._kind == "iterable" or is_stateful(loader.dataset)
         self._len_called = loader._IterableDataset_len_called
         self._executor: Executor | None = None
         finished = resumed is not None and bool(resumed.get("finished"))
@@ -128,17 +131,14 @@ class Epoch(Iterator[Any]):
         if guess is not None:
             self._feed, self._executor = guess[1], guess[2]
             self._progress.feed = self._feed
-            self._snapshots = False
             return
         self._open(loader, resumed)
 
     def _open(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
         job, progress = loader._job(), self._progress
         tasks = self._tasks(loader, progress.order, self._progress)
-        # Each worker has its own part or its own state: the tasks go round.
-        own = self._kind == "iterable" or is_stateful(loader.dataset)
+        own = self._own
         turns = loader.num_workers > 0 and (own or loader.random == "worker")
-        self._snapshots = own and (self._kind == "iterable" or is_stateful(loader.dataset))
         first = None
         if loader.num_workers > 0 and loader._idle is None and loader.executor == "auto" and not own:
             first = next(tasks, None)
@@ -149,8 +149,10 @@ class Epoch(Iterator[Any]):
             turns = False
         begin, turn, active = Begin(rows=loader.batch_size or 1), 0, None
         workers = max(1, loader.num_workers)
-        if self._snapshots:
-            progress.workers = [{"state": None, "batches": 0, "ended": False} for _ in range(workers)]
+        if own:
+            progress.workers = [
+                {"state": None, "batches": 0, "all": 0, "ended": False} for _ in range(workers)
+            ]
             if resumed is not None and resumed.get("workers") is not None:
                 progress.workers = [dict(worker) for worker in resumed["workers"]]
                 begin.states = [worker["state"] for worker in progress.workers]
@@ -194,7 +196,7 @@ class Epoch(Iterator[Any]):
     @staticmethod
     def _tasks(loader: DataLoader, order: Order, progress: Progress) -> Iterator[Task]:
         every = loader.snapshot_every_n_steps
-        own = kind_of(loader.dataset) == "iterable" or is_stateful(loader.dataset)
+        iterable, stateful = kind_of(loader.dataset) == "iterable", is_stateful(loader.dataset)
         seeded = loader.random == "batch"
         number = progress.yielded
         while True:
@@ -209,7 +211,8 @@ class Epoch(Iterator[Any]):
                     number,
                     index,
                     seed=mixed(progress.base_seed, progress.round, number) if seeded else None,
-                    snapshot=own and every is not None and (number + 1) % every == 0,
+                    # Passing over batches brings an iterable to its place, but no other state.
+                    snapshot=(every is not None and (number + 1) % every == 0) if iterable else stateful,
                     note=order.sampler_state() if order.is_stateful else None,
                 )
             number += 1
@@ -260,31 +263,25 @@ class Epoch(Iterator[Any]):
         if progress.workers is not None:
             at = task.worker or 0
             worker = progress.workers[at]
-            worker["batches"] += 1
-            if result.state is not None:
+            worker["all"] += 1
+            if result.state is None:
+                worker["batches"] += 1
+            elif result.state["iterator"] is not None or result.state["dataset"] is not None:
                 worker.update(state=result.state, batches=0)
-                if result.state["iterator"] is None and result.state["dataset"] is None:
-                    # It has no state: only counting helps.
-                    worker.update(state=None, batches=worker.get("all", 0) + 1)
-            worker["all"] = worker.get("all", 0) + 1
+            else:
+                # There is no state to be had: only counting helps.
+                worker["batches"] = worker["all"]
             progress.turn = (at + 1) % len(progress.workers)
 
     def _guess_next(self, loader: DataLoader) -> None:
         """Lets the workers begin with the next epoch while the program finishes this one."""
-        executor = self._executor
-        if (
-            loader._guess is not None
-            or not loader._guesses
-            or executor is None
-            or loader._resumed is not None
-        ):
+        if loader._guess is not None:
+            loader._guess[1].fill(self._feed.pending)
             return
-        if (
-            self._kind != "map"
-            or is_stateful(loader.dataset)
-            or not is_known(loader)
-            or executor.name == "inline"
-        ):
+        executor = self._executor
+        if executor is None or executor.name == "inline" or loader._resumed is not None:
+            return
+        if not loader._guesses or self._own or not is_known(loader):
             return
         guess = Guess(loader, executor.capacity)
         progress = Progress("map", self._progress.base_seed, loader._round, guess.order)
@@ -297,7 +294,7 @@ class Epoch(Iterator[Any]):
             turns=loader.random == "worker" and executor.name == "processes",
             helper=_helper(loader, loader._job(), executor),
         )
-        feed.fill()
+        feed.fill(self._feed.pending)
         loader._guess = guess, feed, executor
 
     def _finish(self) -> None:
@@ -306,13 +303,15 @@ class Epoch(Iterator[Any]):
         if loader is None:
             return
         executor, self._executor = self._executor, None
-        if executor is not None and loader._guess is None:
+        if loader._guess is not None:
+            loader._guess[1].fill()
+        elif executor is not None:
             loader._give_executor(executor)
 
     def _leave(self) -> None:
         """Gives the workers up before the epoch is over."""
         loader, self._loader = self._loader, None
-        if loader is None:
+        if loader is None or (self._executor is not None and self._executor.owner != os.getpid()):
             return
         if loader._guess is not None and loader._guess[2] is self._executor:
             loader._guess = None

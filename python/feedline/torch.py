@@ -122,11 +122,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._round = 0
         self._guess: tuple[Guess, Feed, Executor] | None = None
         self._guesses = True
+        self._process = os.getpid()
 
     def __iter__(self) -> Any:
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
             return super().__iter__()
         self._warn_about_pinning()
+        self._notice_fork()
         resumed, self._resumed = self._resumed, None
         persistent = self.persistent_workers and self.num_workers > 0
         if persistent and self._epoch is not None:
@@ -138,6 +140,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._epoch = weakref.ref(epoch)
         self._progress = epoch._progress
         return epoch
+
+    def _notice_fork(self) -> None:
+        """In a forked child the workers, and whatever locks they hold, are the parent's."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._idle = self._guess = self._epoch = None
 
     def _warn_about_pinning(self) -> None:
         if not self.pin_memory:
@@ -219,7 +227,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Keeps the workers for the next epoch."""
         if executor.name == "inline" or executor is self._idle:
             return
-        if self._idle is None:
+        if self._idle is None and executor.broken is None:
             self._idle = executor
         else:
             executor.close()
@@ -250,6 +258,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 "with it, or begin the epoch again"
             )
         _check(state_dict, self)
+        self._notice_fork()
         self._drop_guess()
         last = None if self._epoch is None else self._epoch()
         if last is not None:
@@ -270,6 +279,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def close(self) -> None:
         """Ends the workers; iterating again starts new ones."""
+        self._notice_fork()
         self._drop_guess()
         last = None if self._epoch is None else self._epoch()
         if last is not None:

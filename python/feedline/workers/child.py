@@ -216,6 +216,10 @@ def start(end: socket.socket, first: Callable[[Worker], None] | None = None) -> 
         with contextlib.suppress(OSError, ValueError):
             faulthandler.enable()
         _name_process()
+        # What user code prints is there at once; a worker's end is not announced to it.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, ValueError):
+                stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         run(end, first)
     except BaseException:
         traceback.print_exc()

@@ -81,26 +81,22 @@ class Maker:
         self._ended = False
 
     def begin(self, state: Any = None, skip: int = 0, rows: int = 0) -> None:
-        """Begins an epoch, at `state`, or after so many batches of `rows` samples."""
+        """Begins an epoch, at `state`, and passes over `skip` batches of `rows` samples."""
         self._ended = False
-        dataset = self.job.dataset
-        if state is not None and state.get("dataset") is not None and is_stateful(dataset):
+        dataset, state = self.job.dataset, state or {}
+        if state.get("dataset") is not None and is_stateful(dataset):
             dataset.load_state_dict(state["dataset"])
         if self.job.kind == "map":
             return
         self._iterator = iter(dataset)
-        if state is None:
-            return
         if state.get("iterator") is not None and is_stateful(self._iterator):
             self._iterator.load_state_dict(state["iterator"])
-        elif not is_stateful(dataset):
-            # Without a state there is only the long way.
-            try:
-                for _ in range(skip * (rows or 1)):
-                    next(self._iterator)
-            except StopIteration:
-                self._ended = True
-        self._ended = self._ended or bool(state.get("ended"))
+        self._ended = bool(state.get("ended"))
+        try:
+            for _ in range(0 if self._ended else skip * (rows or 1)):
+                next(self._iterator)
+        except StopIteration:
+            self._ended = True
 
     def state(self) -> dict[str, Any]:
         """Where the data set and its iterator stand."""

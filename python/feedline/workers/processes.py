@@ -36,6 +36,7 @@ class _Process:
         self.number, self.channel = number, end
         self.pid: int | None = None
         self.token: int | None = None
+        self.server: Server | None = None
         self.spawned: subprocess.Popen[bytes] | None = None
         self.ready = False
         self.worked = False
@@ -75,6 +76,7 @@ class Processes:
         self._processes: list[_Process] = []
         self.owner = os.getpid()
         self.restarts = 0
+        self.broken: BaseException | None = None
         self._packed: tuple[Packed, Slot] | None = None
         try:
             if method != "fork":
@@ -109,9 +111,14 @@ class Processes:
                 process.spawned = launch("from feedline.workers.child import main; main", theirs)
                 process.pid = process.spawned.pid
             else:
-                server = Server.get()
-                server.load(_modules(self._job))
-                process.token = server.fork(theirs)
+                process.server = Server.get()
+                process.server.load(_modules(self._job))
+                process.token = process.server.fork(theirs)
+        except Closed:
+            code = None if process.server is None else process.server.ended
+            raise WorkerError(
+                f"the process that workers are forked from has ended (code {code})", exit_code=code
+            ) from None
         finally:
             theirs.close()
         if self.method != "fork":
@@ -156,8 +163,6 @@ class Processes:
         at, begin = process.number, self._begin
         state = None if begin.states is None else begin.states[at]
         skip = 0 if begin.skips is None else begin.skips[at]
-        if skip and state is None:
-            state = {}
         with contextlib.suppress(Closed):
             process.channel.send(("begin", state, skip, begin.rows))
 
@@ -232,6 +237,8 @@ class Processes:
     def _collect(self, seconds: float | None) -> bool:
         if os.getpid() != self.owner:
             raise WorkerError("the workers belong to another process: make a new loader after a fork")
+        if self.broken is not None:
+            raise self.broken
         ends = {process.channel.fileno(): process for process in self._processes}
         poll = select.poll()
         for fd in ends:
@@ -292,18 +299,13 @@ class Processes:
         self._deaths[guilty] += 1
         can_repeat = self._job.kind == "map" and not any(task.snapshot for _, (task, _) in lost)
         wanted = [(sequence, task) for sequence, (task, _) in lost if sequence >= self._wanted]
-        if not process.ready or (wanted and not can_repeat) or self._deaths[guilty] > 1:
+        if not process.ready:
+            # It never came to work, and another one would not either.
+            self.broken = error
+            raise error
+        if wanted and (not can_repeat or self._deaths[guilty] > 1):
             for sequence, _ in wanted:
                 self._results[sequence] = Result(error=error)
-            if not wanted and not process.ready:
-                # It never came to work: whoever waits for it must hear of it.
-                for sequence, _ in self._queue:
-                    self._results[sequence] = Result(error=error)
-                self._queue.clear()
-                if not self._results:
-                    raise error
-            if not process.ready:
-                raise error
         repeat = wanted and can_repeat and self._deaths[guilty] <= 1
         if repeat:
             self._queue.extendleft(reversed(wanted))
@@ -317,10 +319,10 @@ class Processes:
         if process.spawned is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.spawned.wait(2)
-        elif process.token is not None:
-            server = Server.get()
+        elif process.server is not None and process.token is not None:
+            server = process.server
             pid = process.pid or server.pid(process.token)
-            return None if pid is None else server.exit_code(pid, 2)
+            return server.ended if pid is None else server.exit_code(pid, 2)
         elif process.pid is not None:
             with contextlib.suppress(ChildProcessError):
                 return os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
@@ -373,8 +375,8 @@ class Processes:
         self._results.clear()
 
     def _stop(self) -> None:
-        server = Server._one
         for process in self._processes:
+            server = process.server
             process.channel.close()
             pid = process.pid
             if pid is None and process.token is not None and server is not None:

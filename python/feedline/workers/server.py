@@ -138,6 +138,13 @@ class Server:
             atexit.register(one.close)
         return one
 
+    @property
+    def ended(self) -> int | None:
+        """The server's own exit code, if it has one."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(0.5)
+        return None
+
     def load(self, modules: set[str]) -> None:
         """Imports modules there, once."""
         new = sorted(modules - self._imported)

@@ -40,6 +40,7 @@ class Threads:
     and few batches are in memory at a time."""
 
     name = "threads"
+    broken: BaseException | None = None
 
     def __init__(self, job: Job, workers: int, prefetch: int, base_seed: int, pin: Any = None) -> None:
         self.workers = workers
