@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 120.0
@@ -233,3 +235,49 @@ for hook in (False, True):
 
 def test_lightning_keeps_our_arguments_when_it_replaces_samplers(tmp_path: Path) -> None:
     Run(tmp_path / "output.txt", "-c", DISTRIBUTED).finish()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"even_batches": False}, {"split_batches": True}, {"stream": True}])
+@pytest.mark.parametrize("process", [0, 1])
+def test_accelerates_shares_are_those_of_torch(options: dict[str, bool], process: int) -> None:
+    from accelerate.data_loader import prepare_data_loader
+    from feedline.torch import DataLoader, adopt
+    from torch.utils.data import DataLoader as Theirs
+    from torch.utils.data import IterableDataset, TensorDataset
+
+    class Stream(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter(torch.arange(35))
+
+    stream = options.get("stream", False)
+    further = {key: value for key, value in options.items() if key != "stream"}
+    data = Stream() if stream else TensorDataset(torch.arange(35))
+
+    def prepare(kind: Any, **ours: Any) -> Any:
+        torch.manual_seed(5)
+        loader = kind(data, batch_size=4, shuffle=not stream, **ours)
+        made = prepare_data_loader(loader, num_processes=2, process_index=process, **further)
+        return adopt(made, loader) if ours else made
+
+    def numbers(batches: Any) -> list[Any]:
+        return [batch.tolist() if stream else batch[0].tolist() for batch in batches]
+
+    mine = {
+        "num_workers": 0 if stream else 2,
+        "executor": "auto" if stream else "threads",
+        "random": "worker",
+    }
+    theirs, ours = prepare(Theirs), prepare(DataLoader, **mine)
+    assert type(ours.base_dataloader) is DataLoader
+    assert ours.base_dataloader.random == "worker"
+    epochs = [numbers(theirs) for _ in range(2)]
+    assert [numbers(ours) for _ in range(2)] == epochs
+
+    broken = prepare(DataLoader, **mine)
+    batches = iter(broken)
+    assert numbers(next(batches) for _ in range(2)) == epochs[0][:2]
+    state = broken.state_dict()
+    resumed = prepare(DataLoader, **mine)
+    resumed.load_state_dict(state)
+    assert numbers(resumed) == epochs[0][2:]
