@@ -33,7 +33,7 @@ SCRIPT = HERE / "loaders" / "python_loader.py"
 #: Of small objects, in megabytes.
 OBJECTS = 1000
 SLEEPING = ("torch", "feedline", "feedline_threads", "feedline_processes")
-PHOTOS = SLEEPING
+PHOTOS = ("torch", "torch_forkserver", "feedline", "feedline_threads", "feedline_processes")
 START = ("torch_fork", "feedline", "torch_spawn", "feedline_spawn", "torch_forkserver", "feedline_forkserver")
 #: By kind of data set, those whose memory is measured.
 HOLDERS = {
@@ -218,8 +218,9 @@ BARS = (
 
 def rates(work: str, result: Any) -> list[str]:
     rows = [
-        f"| {work} | samples/s | to torch | peak memory | first batch | CPU per 1,000 | picked |",
-        "|---|---:|---:|---:|---:|---:|---|",
+        f"| {work} | samples/s | to torch | peak memory | of which the loader's | first batch "
+        "| CPU per 1,000 | picked |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for name, entry in result["loaders"].items():
         if "failure" in entry:
@@ -231,6 +232,7 @@ def rates(work: str, result: Any) -> list[str]:
             f"{speed(result, name):,.0f}",
             times(ratio(result, name, "torch")),
             f"{entry['peak_pss'] / 1e6:,.0f} MB",
+            f"{(entry['peak_pss'] - entry['epochs'][0]['base_pss']) / 1e6:,.0f} MB",
             f"{entry['epochs'][0]['first'] * 1e3:,.0f} ms",
             f"{median_of(entry['epochs'], 'cpu') * 1e3:.3g} s",
             str(picked.get("name", "")),

@@ -9,6 +9,7 @@ and `state` end by themselves after one answer.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
+from contest import pss
 from torch.utils.data import Dataset
 from works import MEAN, SIZE, STD
 
@@ -170,7 +172,8 @@ def chosen(loader: Any) -> Any:
 
 def serve(make: Callable[[], Any], answers: Any) -> None:
     loader: Any = None
-    answer: dict[str, Any] = {"first": None}
+    # What torch, torchvision and the data set take before there is a loader.
+    answer: dict[str, Any] = {"first": None, "base_pss": pss(os.getpid())}
     for _ in sys.stdin:
         if loader is None:
             began = time.perf_counter()
