@@ -16,7 +16,7 @@ import pytest
 import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PATIENCE = 120.0
+PATIENCE = 180.0
 
 #: Runs an example with torch's loader or with ours, and writes a digest of what every module of the
 #: model was given: what a batch held, in which order, and all that came of it.
