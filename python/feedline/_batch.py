@@ -10,7 +10,7 @@ import numpy
 from feedline import _native
 from feedline._errors import SpecError
 
-Convert = Callable[[tuple[_native.Array, ...]], tuple[Any, ...]]
+Convert = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 OUTPUTS = ("numpy", "torch", "jax", "dlpack")
 
@@ -25,7 +25,9 @@ class Batch:
 
     __slots__ = ("_arrays", "_names", "_native")
 
-    def __init__(self, native: _native.Batch, names: tuple[str, ...], convert: Convert) -> None:
+    def __init__(
+        self, native: _native.Batch | _native.DeviceBatch, names: tuple[str, ...], convert: Convert
+    ) -> None:
         self._native = native
         self._names = names
         self._arrays = convert(native.arrays())
@@ -85,7 +87,7 @@ class Batch:
         return self._native.hash()
 
     def __repr__(self) -> str:
-        arrays = self._native.arrays()
+        arrays: tuple[Any, ...] = self._native.arrays()
         fields = ", ".join(
             f"{name}: {array.dtype} {list(array.shape)}"
             for name, array in zip(self._names, arrays, strict=True)
@@ -93,8 +95,16 @@ class Batch:
         return f"Batch({fields}; number {self.number} of epoch {self.epoch})"
 
 
-def converter(output: str, dtypes: list[str]) -> Convert:
+def converter(output: str, dtypes: list[str], device: str | None = None) -> Convert:
     """What turns native arrays into those of the library that `output` names."""
+    if output == "numpy" and device is not None:
+        raise SpecError(
+            f'output = "numpy": NumPy has no arrays on {device}; allowed: "torch", "jax", "dlpack"',
+            key="output",
+            value='"numpy"',
+            problem=f"NumPy has no arrays on {device}",
+            allowed='"torch", "jax", "dlpack"',
+        )
     if output == "numpy":
         return _to_numpy(dtypes)
     if output == "torch":
@@ -147,7 +157,7 @@ def _to_numpy(dtypes: list[str]) -> Convert:
         ) from error
     views = [numpy.dtype(bfloat16) if dtype == "bfloat16" else None for dtype in dtypes]
 
-    def convert(arrays: tuple[_native.Array, ...]) -> tuple[Any, ...]:
+    def convert(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         plain = [asarray(array) for array in arrays]
         return tuple(
             [array if view is None else array.view(view) for array, view in zip(plain, views, strict=True)]

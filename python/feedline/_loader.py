@@ -12,6 +12,7 @@ import numpy.typing
 
 from feedline import _native
 from feedline._batch import Batch, Convert, converter
+from feedline._device import Choice, choose
 from feedline._errors import SpecError, StateError
 from feedline._plain import plain, with_paths
 from feedline._source import Column, read_source
@@ -54,6 +55,11 @@ class Loader:
     in_order: False hands batches over as they are ready, which is not deterministic.
     max_failures, quarantine: with on_error="skip", how many samples may fail, and a file that
         lists them, a JSON object a line.
+    device: "cuda" or "cuda:1": batches are copied there ahead of the program, on a stream of their
+        own; output must be "torch", "jax" or "dlpack". No part of the description or the state.
+    device_prefetch: batches that wait on the device.
+    pin_memory: page-lock batches on the host, so that copies to a GPU run beside the program; the
+        default is to do so if there is a device. Without CUDA it warns once and goes on without.
     """
 
     _native: _native.Loader
@@ -86,6 +92,9 @@ class Loader:
         in_order: bool = True,
         max_failures: int | None = None,
         quarantine: str | bytes | os.PathLike[str] | None = None,
+        device: object = None,
+        device_prefetch: int = 2,
+        pin_memory: bool | None = None,
     ) -> None:
         named, arrays = read_source(source)
         self._open(
@@ -116,6 +125,7 @@ class Loader:
             },
             arrays,
             output,
+            choose(device, device_prefetch, pin_memory, output),
         )
 
     @classmethod
@@ -125,6 +135,9 @@ class Loader:
         *,
         output: Output = "numpy",
         source: Any = None,
+        device: object = None,
+        device_prefetch: int = 2,
+        pin_memory: bool | None = None,
         **changes: Any,
     ) -> Loader:
         """A loader as a description says: a dict, a .toml or .json file, or the text of one.
@@ -144,21 +157,24 @@ class Loader:
         elif "source" in described:
             described["source"], arrays = read_source(described["source"])
         loader = cls.__new__(cls)
-        loader._open(described, arrays, output)
+        loader._open(described, arrays, output, choose(device, device_prefetch, pin_memory, output))
         return loader
 
-    def _open(self, spec: Mapping[str, Any], arrays: list[list[Column]], output: str) -> None:
+    def _open(self, spec: Mapping[str, Any], arrays: list[list[Column]], output: str, device: Choice) -> None:
         paths: list[bytes] = []
         # Each key by itself, so that messages name it without a prefix.
         described = {key: plain(key, value, paths) for key, value in spec.items()}
-        self._native = _native.Loader(json.dumps(described), arrays, paths)
+        self._native = _native.Loader(
+            json.dumps(described), arrays, paths, device.name, device.prefetch, device.pin
+        )
+        self._device = device.name
         self._paths = paths
         self._about: dict[str, Any] = json.loads(self._native.about)
         fields = self._about["fields"]
         self._names = tuple(field["name"] for field in fields)
         self._output = output
         try:
-            self._convert = converter(output, [field["dtype"] for field in fields])
+            self._convert = converter(output, [field["dtype"] for field in fields], device.name)
         except BaseException:
             self._native.close()
             raise
@@ -255,7 +271,8 @@ class Loader:
             shape = [size, *field["shape"]]
             lines.append(f"  {field['name']:<{width}}  {field['dtype']} {shape}")
         closed = ", closed" if self._native.closed else ""
-        lines.append(f"  {about['workers']} workers, output {self._output}{closed})")
+        place = f" on {self._device}" if self._device else ""
+        lines.append(f"  {about['workers']} workers, output {self._output}{place}{closed})")
         return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@
 mod array;
 mod column;
 mod copier;
+mod device;
 mod errors;
 mod loader;
 mod pixels;
@@ -28,6 +29,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::Loader>()?;
     module.add_class::<array::Batch>()?;
     module.add_class::<array::Array>()?;
+    module.add_class::<device::DeviceBatch>()?;
+    module.add_class::<device::DeviceArray>()?;
+    module.add_class::<device::Pin>()?;
+    module.add_function(wrap_pyfunction!(device::cuda_problem, module)?)?;
+    module.add_function(wrap_pyfunction!(device::pin, module)?)?;
     module.add_class::<copier::Copier>()?;
     module.add_class::<probe::LockProbe>()?;
     module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;

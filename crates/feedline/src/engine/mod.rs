@@ -1,10 +1,11 @@
 //! Moves samples through the stages: the only code that knows them all.
 //!
 //! [`Loader`] is the public face. `plan` makes a spec ready, `flow` hands rows to workers and
-//! batches to the program, `work` is one worker. `inspect` and `verify` look at a data set without
+//! batches to the program, `work` is one worker. `device` hands them over on a GPU. `inspect` and `verify` look at a data set without
 //! making batches; `pack` makes another set of it.
 
 mod ahead;
+mod device;
 mod flow;
 mod inspect;
 mod loader;
@@ -18,6 +19,7 @@ mod sync;
 mod verify;
 mod work;
 
+pub use device::DeviceLoader;
 pub use flow::Figures as FlowFigures;
 pub use inspect::{FieldFacts, Inspect, Inspection, Seen, SourceFacts};
 pub use loader::{Builder, Epoch, Loader, Stats};
