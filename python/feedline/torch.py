@@ -18,6 +18,7 @@ from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data._utils.collate import default_collate
 
 from feedline import _native
+from feedline._accelerate import adopt
 from feedline._errors import StateError
 from feedline._torch_epoch import Epoch, Progress, kind_of
 from feedline._torch_order import Guess
@@ -36,7 +37,7 @@ from feedline.workers import (
 from feedline.workers.slots import Pin
 from feedline.workers.torch_side import added_functions, get_worker_info
 
-__all__ = ["DataLoader", "get_worker_info"]
+__all__ = ["DataLoader", "adopt", "get_worker_info"]
 
 _log = logging.getLogger("feedline")
 _T_co = TypeVar("_T_co", covariant=True)
