@@ -4,10 +4,13 @@
 //! cross as JSON text, which both sides read and write already; arrays cross as addresses.
 
 mod array;
+mod chain;
 mod column;
 mod errors;
 mod loader;
+mod order;
 mod pixels;
+mod samples;
 
 use std::ffi::OsString;
 
@@ -26,6 +29,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::Loader>()?;
     module.add_class::<array::Batch>()?;
     module.add_class::<array::Array>()?;
+    module.add_class::<chain::Chain>()?;
+    module.add_class::<chain::Pending>()?;
+    module.add_class::<order::Order>()?;
+    module.add_class::<samples::Samples>()?;
     module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;
     module.add_function(wrap_pyfunction!(loader::read_spec_file, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::decode_image, module)?)?;
