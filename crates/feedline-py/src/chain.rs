@@ -9,7 +9,7 @@ use std::sync::Arc;
 use feedline::engine::{Given, Ready, Stages, Workbench};
 use feedline::error::Stage;
 use feedline::image::{PixelType, Pixels, View};
-use feedline::sample::Value;
+use feedline::sample::{DType, Value};
 use feedline::source::Source;
 use feedline::spec::OpSpec;
 use feedline::{Error, Fault, SampleError, Spec, SpecError};
@@ -58,6 +58,22 @@ impl Chain {
     #[getter]
     fn canonical(&self) -> String {
         self.stages.canonical()
+    }
+
+    /// Whether the elements that are written are bfloat16.
+    #[getter]
+    fn bfloat16(&self) -> bool {
+        self.stages.dtype() == Some(DType::BF16)
+    }
+
+    /// Checks that the ops can work on images of so many channels of "uint8" or "float32".
+    fn check(&self, py: Python<'_>, channels: usize, dtype: &str) -> PyResult<()> {
+        let pixel_type = match dtype {
+            "uint8" => PixelType::U8,
+            "float32" => PixelType::F32,
+            other => return Err(PyValueError::new_err(format!("dtype = {other:?}"))),
+        };
+        self.stages.check(channels, pixel_type).map_err(|error| raise_spec(py, error))
     }
 
     /// Looks at a sample: the bytes of an image file, or an array in C order. `channels_last` says
@@ -308,10 +324,13 @@ impl Pending {
         PyTuple::new(py, &self.ready.output.shape)
     }
 
-    /// NumPy's name of the elements' type; bfloat16 is no NumPy type without `ml_dtypes`.
+    /// NumPy's name of the elements' type. It has none for bfloat16, whose bits are uint16 here.
     #[getter]
     fn dtype(&self) -> &'static str {
-        self.ready.output.dtype.name()
+        match self.ready.output.dtype {
+            DType::BF16 => DType::U16.name(),
+            other => other.name(),
+        }
     }
 
     #[getter]

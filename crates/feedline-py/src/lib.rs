@@ -39,6 +39,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pixels::apply_transforms, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::drawn_transforms, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::drawn_mix, module)?)?;
+    module.add_function(wrap_pyfunction!(column::hash_arrays, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     Ok(())
 }

@@ -8,6 +8,7 @@ use crate::decode::{self, DecodeOptions, Decoder, Header};
 use crate::error::{Fault, SpecError, Stage};
 use crate::image::{Image, PixelType, Pixels, Scratch, View};
 use crate::random;
+use crate::sample::DType;
 use crate::spec::Spec;
 use crate::transform::{Chain, ImageShape, Output};
 
@@ -59,6 +60,17 @@ impl Stages {
     pub fn canonical(&self) -> String {
         let chain = &self.chain;
         format!("{:?} {:?} {:?}", self.decode, chain.canonical(), chain.layout())
+    }
+
+    /// The type of the elements that are written for float32 images; `None` if they cannot be.
+    #[must_use]
+    pub fn dtype(&self) -> Option<DType> {
+        self.chain.dtype()
+    }
+
+    /// Checks that the transforms can work on such images.
+    pub fn check(&self, channels: usize, pixel_type: PixelType) -> Result<(), SpecError> {
+        self.chain.check(channels, pixel_type)
     }
 
     /// Looks at the image's size and says what will be written.

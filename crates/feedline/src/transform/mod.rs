@@ -300,6 +300,12 @@ impl Chain {
         self.check_types(Some(channels), element(input_type)).map(|_| ())
     }
 
+    /// The type of the elements that are written for float32 images; `None` if they cannot be.
+    #[must_use]
+    pub fn dtype(&self) -> Option<DType> {
+        self.check_types(None, DType::F32).ok()
+    }
+
     fn check_types(
         &self,
         mut channels: Option<usize>,

@@ -1,0 +1,704 @@
+"""The loader of data sets that are Python code: the engine's order, the program's samples."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy
+
+from feedline import _native
+from feedline._batch import Batch, one_array
+from feedline._collate import UnevenError, collate, map_arrays
+from feedline._errors import (
+    ClosedError,
+    SampleError,
+    SourceError,
+    SpecError,
+    StaleIteratorError,
+    StateError,
+    TooManyFailuresError,
+    make,
+)
+from feedline._plain import plain, with_paths
+from feedline._rows import Arrays, Dataset, Finish, Native, Rows, Stream, image_key, warn_of_the_long_way
+from feedline._source import is_dataset, is_iterable, read_parts
+from feedline._stages import Row, Stages, as_list, name_of, refuse
+from feedline.transforms import Transform
+from feedline.workers import (
+    Begin,
+    Choice,
+    Executor,
+    Feed,
+    Inline,
+    Job,
+    Maker,
+    Processes,
+    Result,
+    Task,
+    Threads,
+    WorkerError,
+    apart,
+    choose,
+    mixed,
+)
+
+EXECUTORS = ("auto", "threads", "processes", "inline")
+# An iterable has no length; no epoch is longer than this.
+_ENDLESS = 1 << 48
+_STALE = "this iterator is over: the loader was iterated, seeked or resumed again since it was made"
+
+
+class CodeLoader:
+    """What `feedline.Loader` has inside where Python code makes the samples.
+
+    It has the methods of the native loader; batches come out as the program sees them.
+    """
+
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        source: Any,
+        output: str,
+        *,
+        executor: str = "auto",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
+    ) -> None:
+        self._given = {**spec, "source": source}
+        self._extra = {"executor": executor, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
+        self._asked = executor
+        _check_arguments(spec, executor, collate_fn, worker_init_fn)
+        self._streams = is_iterable(source)
+        sources, weights, paths = ([source], [None], []) if self._streams else _open_sources(source)
+        self._sources = sources
+        self._order, self._paths = _order(spec, sources, weights, paths, streams=self._streams)
+        about = json.loads(self._order.about)
+        self._plain_spec: dict[str, Any] = about.pop("spec")
+        self._about: dict[str, Any] = about
+        if self._streams:
+            _check_stream(spec, self._plain_spec, about["world_size"])
+        seed = self._plain_spec.get("seed", 0)
+        fields = None if self._streams else _fields(sources)
+        decode = spec.get("decode")
+        native = any(isinstance(one, Native) for one in sources)
+        layout = spec.get("layout") or "CHW"
+        self._stages = Stages(spec.get("transforms"), layout, decode, seed, decodes=native)
+        for one in sources:
+            if isinstance(one, Native):
+                one.check(self._stages, (decode or {}).get("mode") == "gray")
+        whole = Finish(self._stages.per_batch)
+        plain_batches = collate_fn is None and not self._stages.per_batch
+        if not plain_batches and (self._stages.turned or self._stages.bfloat16):
+            what = "PerBatch" if self._stages.per_batch else "collate_fn"
+            key = "layout" if self._stages.turned else "transforms"
+            raise refuse(key, f"{what} sees NumPy arrays in C order, which these are not")
+        self._fields = fields if collate_fn is None else None
+        self._convert = one_array(output, bfloat16=self._stages.bfloat16)
+        self._output = output
+        joined = collate_fn or collate
+        self._skips = self._plain_spec.get("on_error") == "skip"
+        if self._skips:
+            function = _WithFailures(joined, whole)
+        else:
+            function = joined if not self._stages.per_batch else _Joined(joined, whole)
+        if self._streams:
+            rows: Any = Stream(
+                source,
+                self._stages,
+                eager=not plain_batches,
+                batch_size=self._plain_spec.get("batch_size", 1),
+                rank=about["rank"],
+                world_size=about["world_size"],
+            )
+        else:
+            order = self._order if self._skips else None
+            rows = Rows(sources, self._stages, eager=not plain_batches, order=order)
+        workers = about["workers"] if executor != "inline" else 0
+        if workers == 0 and executor not in ("auto", "inline"):
+            raise refuse("executor", f'"{executor}" needs workers, and num_workers is 0')
+        # The order of an iterable would depend on the number of its readers.
+        self._workers = min(workers, 1) if self._streams else workers
+        about["workers"] = self._workers
+        self._rows = rows
+        self._job = Job(
+            rows,
+            "iterable" if self._streams else "map",
+            function,
+            stacks=plain_batches,
+            drop_last=self._plain_spec.get("last_batch") == "drop",
+            init=worker_init_fn,
+            num_workers=self._workers,
+        )
+        self._data = json.dumps(_identity(source) if self._streams else [one.identity for one in sources])
+        self._pixels = self._stages.canonical + (name_of(collate_fn) if collate_fn is not None else "")
+        self._quarantine = _open_quarantine(spec.get("quarantine"))
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        self._position = (0, 0)
+        self._iterated = 0
+        self._placed = True
+        self._resumed = False
+        self._generation = 0
+        self._failed: set[tuple[int, int]] = set()
+        # Where the iterable stands, if it tells.
+        self._inner: Any = None
+        self._executor: Executor | None = None
+        self._choice: Choice | None = None
+        self._feed: Feed | None = None
+        self._expected = (0, 0)
+        self._closing: Any = None
+        self.closed = False
+        self._batches = self._samples = 0
+        self._waited = self._longest = 0.0
+        self._first_batch: float | None = None
+        self._padding = 0
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The description: plain data, but for the program's own objects."""
+        spec: dict[str, Any] = with_paths(self._plain_spec, self._paths)
+        described = [op.spec() if isinstance(op, Transform) else op for op in as_list(self._given["transforms"])]
+        for key, value in (("transforms", described), ("decode", self._given.get("decode"))):
+            if value:
+                spec[key] = value
+        for key, value in self._extra.items():
+            if value is not None and value != "auto":
+                spec[key] = value
+        layout = self._given.get("layout")
+        if layout not in (None, "CHW"):
+            spec["layout"] = layout
+        return {"source": self._given["source"], **{k: v for k, v in spec.items() if k != "source"}}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Fields, sizes, classes, workers."""
+        names = [_type_name(self._given["source"])] if self._streams else [one.name for one in self._sources]
+        classes = [] if self._streams else self._sources[0].classes
+        fields = [{"name": name, "dtype": None, "shape": None} for name in self._fields or ()]
+        about = {**self._about, "fields": fields, "classes": classes, "sources": names}
+        if self._streams:
+            length = _length(self._given["source"])
+            whole = self._plain_spec.get("batch_size", 1) * about["world_size"]
+            short = self._plain_spec.get("last_batch", "short") == "short"
+            about["samples"] = length
+            about["batches"] = None if length is None else (math.ceil if short else math.floor)(length / whole)
+        return about
+
+    def begin(self) -> int:
+        """Begins the next epoch and returns its iterator's number."""
+        with self._lock:
+            self._check_open()
+            epoch, number = self._position
+            if not self._placed and number > 0:
+                self._go_to(epoch + 1, 0)
+            self._placed = False
+            self._generation += 1
+            self._iterated = self._position[0]
+            return self._generation
+
+    def next(self, iterator: int) -> tuple[Any, bool] | None:
+        """The next batch, and whether it is known to be its epoch's last; None if there is none left."""
+        with self._lock:
+            self._check_open()
+            if self._generation != iterator:
+                raise StaleIteratorError(_STALE)
+            if self._iterated != self._position[0]:
+                return None
+            begun = time.monotonic()
+            feed = self._running()
+            try:
+                task, result = feed.next()
+            except StopIteration:
+                return self._end(iterator)
+            except BaseException:
+                self._halt()
+                raise
+            waited = time.monotonic() - begun
+            self._waited, self._longest = self._waited + waited, max(self._longest, waited)
+            if result.error is not None:
+                # The batch stays the next one: after the cause is mended, a resumed run makes it.
+                self._halt()
+                raise self._named(result.error, task)
+            batch = self._finished(task, result)
+            if self._first_batch is None:
+                self._first_batch = waited
+            self._move_past(result)
+            return batch, self._iterated != self._position[0]
+
+    def _end(self, iterator: int) -> tuple[Any, bool] | None:
+        """An iterable is over."""
+        epoch, number = self._position
+        resumed, self._resumed = self._resumed, False
+        self._halt(keep=True)
+        self._position, self._inner = (epoch + 1, 0), None
+        if resumed and number > 0:
+            # The state was taken after the last batch: what was resumed is the next epoch.
+            self._iterated = epoch + 1
+            return self.next(iterator)
+        if self._executor is not None and self._executor.name != "inline":
+            # The worker begins with the next epoch while the program finishes this one.
+            self._running()
+        return None
+
+    def _move_past(self, result: Result) -> None:
+        epoch, number = self._position
+        number += 1
+        self._resumed = False
+        if self._streams:
+            self._inner = (result.state or {}).get("dataset", {}).get("inner")
+        elif number >= self._about["batches"]:
+            epoch, number = epoch + 1, 0
+        self._position = self._expected = (epoch, number)
+
+    def _finished(self, task: Task, result: Result) -> Any:
+        rows, padding = task.note
+        value = result.value
+        if self._skips:
+            failures, value = value
+            for text in failures:
+                for told in json.loads(text) if text else ():
+                    self._record(told)
+        self._batches += 1
+        self._samples += rows
+        self._padding = padding
+        if self._stages.turned:
+            value = _at_image(value, lambda array: array.transpose(0, 3, 1, 2) if array.ndim == 4 else array)
+        if self._fields is None:
+            return map_arrays(self._convert, value)
+        if not isinstance(value, Mapping):
+            raise TypeError(f"PerBatch must return a dict of arrays here, not a {type(value).__name__}")
+        made = _Made(value, rows, self._position, padding, self._stages.bfloat16)
+        convert = self._convert
+        return Batch(made, tuple(value), lambda arrays: tuple([map_arrays(convert, array) for array in arrays]))
+
+    def _record(self, told: dict[str, Any]) -> None:
+        """Counts a sample that failed, and names it in the quarantine file."""
+        text = told.pop("text")
+        pick = told["source"], told["index"]
+        if pick not in self._failed:
+            if self._quarantine is not None:
+                self._quarantine.write(json.dumps(told) + "\n")
+                self._quarantine.flush()
+            self._failed.add(pick)
+        allowed = self._plain_spec.get("max_failures")
+        if allowed is not None and len(self._failed) > allowed:
+            self._halt()
+            raise TooManyFailuresError(
+                f"{len(self._failed)} samples failed, more than max_failures = {allowed} allows; the last: {text}",
+                failed=len(self._failed),
+                allowed=allowed,
+                **told,
+            )
+
+    def _named(self, error: BaseException, task: Task) -> BaseException:
+        if isinstance(error, UnevenError) and not self._streams:
+            row: Row = task.index[error.row]
+            text = f"sample {row}: cannot collate: {error.problem}"
+            advice = "; add a Resize or a crop to the transforms, or give collate_fn"
+            named = SampleError(
+                text + advice, index=row.index, source=row.source, stage="collate", reason=error.problem
+            )
+            named.__cause__ = error
+            return named
+        return error
+
+    def _running(self) -> Feed:
+        """The feed, at the present position."""
+        if self._process != os.getpid():
+            # The workers are the parent's; this process gets its own.
+            if self._closing is not None:
+                self._closing.detach()
+            self._process, self._feed, self._executor = os.getpid(), None, None
+        if self._feed is not None and self._expected == self._position:
+            return self._feed
+        self._halt(keep=True)
+        epoch, number = self._position
+        tasks = self._tasks(epoch, number)
+        if self._executor is None:
+            first = next(tasks)
+            self._executor = self._start(first)
+            tasks = itertools.chain([first], tasks)
+        begin = Begin(rows=self._plain_spec.get("batch_size", 1))
+        if self._streams:
+            if number and self._inner is None:
+                whole = begin.rows * self._about["world_size"]
+                warn_of_the_long_way(number * whole, _type_name(self._given["source"]))
+            at = {"epoch": epoch, "batch": number, "inner": self._inner}
+            begin.states = [{"dataset": at, "iterator": None, "ended": False}]
+        self._executor.begin(begin)
+        helps = not self._streams and self._job.init is None and self._executor.name == "processes"
+        self._feed = Feed(
+            self._executor,
+            tasks,
+            turns=self._streams and self._executor.name == "processes",
+            helper=self._helper() if helps else None,
+        )
+        self._expected = self._position
+        if self._executor.name != "inline":
+            self._feed.fill()
+        return self._feed
+
+    def _tasks(self, epoch: int, number: int) -> Iterator[Task]:
+        """All batches from here on; of an iterable, those of one epoch."""
+        rank, world = self._about["rank"], self._about["world_size"]
+        seed, size = self._plain_spec.get("seed", 0), self._plain_spec.get("batch_size", 1)
+        while True:
+            drawn = mixed(seed, epoch, number, rank if world > 1 else 0)
+            if self._streams:
+                yield Task(number, range(size), drawn, snapshot=True, note=(size, 0))
+                number += 1
+                continue
+            rows, padding = self._order.batch(epoch, number)
+            index = [Row(at, source, epoch, draws, position) for source, at, draws, position in rows]
+            yield Task(number, index, drawn, note=(len(index), padding))
+            number += 1
+            if number >= self._about["batches"]:
+                epoch, number = epoch + 1, 0
+
+    def _start(self, first: Task) -> Executor:
+        workers, seed = self._workers, self._plain_spec.get("seed", 0)
+        if workers == 0:
+            why = "it was asked for" if self._asked == "inline" else "num_workers is 0"
+            self._choice = Choice("inline", why)
+            return Inline(self._job)
+        if self._asked != "auto":
+            self._choice = Choice(self._asked, "it was asked for")
+        elif self._choice is None:
+            self._choice = self._choose(first)
+        made: Executor
+        prefetch = self._plain_spec.get("prefetch_factor") or 2
+        if self._choice.name == "processes":
+            try:
+                made = Processes(self._job, workers, prefetch, seed)
+            except WorkerError as error:
+                if self._asked != "auto" or not self._choice.reason.startswith("a sample"):
+                    raise
+                self._choice = Choice("threads", f"{self._choice.reason}, but {error}").tell()
+                made = Threads(self._job, workers, prefetch, seed)
+        else:
+            made = Threads(self._job, workers, prefetch, seed)
+        # Whatever happens to this object, its workers end with it.
+        self._closing = weakref.finalize(self, made.close)
+        return made
+
+    def _choose(self, first: Task) -> Choice:
+        if self._streams:
+            return choose(self._job, self._workers, first).tell()
+        if all(isinstance(one, Native | Arrays) for one in self._sources) and not _has_calls(self._stages):
+            return Choice("threads", "all per-sample work is native").tell()
+        # What is still to be written counts as part of a sample's time.
+        with self._rows.trying():
+            choice = choose(self._job, self._workers, first).tell()
+        first.made = None
+        return choice
+
+    def _helper(self) -> Callable[[Task], Any]:
+        """Makes a batch here while the workers are still starting."""
+        maker, executor = Maker(self._job), self._executor
+        assert executor is not None
+
+        def help_out(task: Task) -> Any:
+            # Workers that become ready meanwhile get their tasks between two samples.
+            return apart(task.seed, lambda: maker.make(task, None, lambda _: executor.wait(0) and None))
+
+        return help_out
+
+    def _halt(self, keep: bool = False) -> None:
+        """Nothing of what is under way is wanted."""
+        feed, self._feed = self._feed, None
+        if feed is not None and self._process == os.getpid():
+            feed.close()
+        if not keep and self._streams and self._executor is not None:
+            # A worker whose iterable failed begins anew.
+            self._placed = True
+
+    def _go_to(self, epoch: int, number: int) -> None:
+        self._position = (epoch, number)
+        self._inner = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the beginning of an epoch."""
+        if not 0 <= epoch <= _native.Order.most_epochs:
+            raise OverflowError(f"epoch {epoch} is beyond any real run")
+        with self._lock:
+            self._check_open()
+            self._go_to(epoch, 0)
+            self._generation += 1
+            self._placed = True
+
+    def position(self) -> tuple[int, int]:
+        """The epoch and the number of the next batch."""
+        self._check_open()
+        return self._position
+
+    @property
+    def padding(self) -> int:
+        """Of the batch that was handed over last: how many of its last rows only fill it up."""
+        return self._padding
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run stands."""
+        with self._lock:
+            self._check_open()
+            epoch, number = self._position
+            text = self._order.state(epoch, number, self._data, self._pixels, sorted(self._failed))
+            state: dict[str, Any] = json.loads(text)
+            if self._streams:
+                state["iterable"] = self._inner
+            return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the state was taken."""
+        with self._lock:
+            self._check_open()
+            core = dict(state) if isinstance(state, Mapping) else {}
+            inner = core.pop("iterable", None) if self._streams else None
+            try:
+                text = json.dumps(core, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise StateError(f"cannot resume: this is no state of feedline: {error}") from None
+            epoch, number, skipped = self._order.check(text, self._data, self._pixels)
+            self._halt(keep=True)
+            self._failed = set(skipped)
+            self._position, self._inner = (epoch, number), inner
+            self._generation += 1
+            self._placed = self._resumed = True
+
+    def stats(self) -> dict[str, Any]:
+        """What happened so far."""
+        self._check_open()
+        choice, executor = self._choice, self._executor
+        return {
+            "batches": self._batches,
+            "samples": self._samples,
+            "failed_samples": len(self._failed),
+            "first_batch_seconds": self._first_batch,
+            "wait_seconds": self._waited,
+            "longest_wait_seconds": self._longest,
+            "executor": None if choice is None else {"name": choice.name, "reason": choice.reason},
+            "workers": {"number": self._workers, "restarted": getattr(executor, "restarts", 0)},
+        }
+
+    def close(self) -> None:
+        """Ends the workers."""
+        with self._lock:
+            self.closed = True
+            self._generation += 1
+            self._halt(keep=True)
+            executor, self._executor = self._executor, None
+            if executor is not None and self._process == os.getpid():
+                if self._closing is not None:
+                    self._closing.detach()
+                executor.close()
+            if self._quarantine is not None:
+                self._quarantine.close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the loader is closed: make a new one")
+
+
+class _Made:
+    """A batch that Python code made, as `feedline.Batch` looks at it."""
+
+    def __init__(
+        self, fields: Mapping[str, Any], rows: int, place: tuple[int, int], padding: int, bfloat16: bool
+    ) -> None:
+        self._fields, self._bfloat16 = fields, bfloat16
+        self.rows, self.padding = rows, padding
+        self.epoch, self.number = place
+
+    def arrays(self) -> tuple[Any, ...]:
+        return tuple(self._fields.values())
+
+    def hash(self) -> int:
+        parts = []
+        image = image_key(self._fields)
+        for name, value in self._fields.items():
+            if not isinstance(value, numpy.ndarray):
+                raise TypeError(f"{name!r} is no array, so this batch has no hash")
+            shape = value.shape[1:]
+            if value.ndim == 4 and not value.flags.c_contiguous:
+                value = value.transpose(0, 2, 3, 1)
+            dtype = "bfloat16" if self._bfloat16 and name == image else value.dtype.name
+            parts.append((name, dtype, shape, numpy.ascontiguousarray(value)))
+        return _native.hash_arrays(parts)
+
+
+class _Joined:
+    """Joins samples and hands the batch to the functions for whole batches."""
+
+    def __init__(self, joined: Callable[[Any], Any], whole: Finish) -> None:
+        self._joined, self._whole = joined, whole
+
+    def __call__(self, samples: Any) -> Any:
+        return self._whole(self._joined(samples))
+
+
+class _WithFailures:
+    """Joins samples that come with what failed before them; values of one field only, too."""
+
+    def __init__(self, joined: Callable[[Any], Any], whole: Finish) -> None:
+        self._joined, self._whole = joined, whole
+        self._plain = joined is collate
+
+    def __call__(self, samples: Any) -> Any:
+        first = samples[0]
+        if self._plain and not (type(first) is tuple and len(first) == 2 and isinstance(first[0], str)):
+            # One field of rows that were written in place.
+            return collate(samples)
+        return [failures for failures, _ in samples], self._whole(self._joined([one for _, one in samples]))
+
+
+def _at_image(batch: Any, change: Callable[[Any], Any]) -> Any:
+    key = image_key(batch)
+    if key is None:
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {**batch, key: change(batch[key])}
+    fields = list(batch)
+    fields[key] = change(fields[key])
+    return type(batch)(*fields) if hasattr(batch, "_fields") else type(batch)(fields)
+
+
+def _has_calls(stages: Stages) -> bool:
+    return not (stages.is_empty or stages.only_first)
+
+
+def _type_name(thing: Any) -> str:
+    return type(thing).__qualname__
+
+
+def _length(thing: Any) -> int | None:
+    try:
+        return len(thing)
+    except TypeError:
+        return None
+
+
+def _identity(dataset: Any) -> list[Any]:
+    return [f"{type(dataset).__module__}.{type(dataset).__qualname__}"]
+
+
+def _check_arguments(spec: Mapping[str, Any], executor: str, collate_fn: Any, worker_init_fn: Any) -> None:
+    """What has no meaning here is refused rather than ignored."""
+    if executor not in EXECUTORS:
+        allowed = ", ".join(f'"{name}"' for name in EXECUTORS)
+        raise SpecError(
+            f"executor = {executor!r}: is not allowed; allowed: {allowed}",
+            key="executor",
+            value=repr(executor),
+            problem="is not allowed",
+            allowed=allowed,
+        )
+    for key, value in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+        if value is not None and not callable(value):
+            raise refuse(key, f"a {type(value).__name__} cannot be called", "a function")
+    if spec.get("memory") is not None:
+        raise refuse("memory", "what Python code takes cannot be held to a limit; leave it out")
+    if spec.get("cache") is not None:
+        raise refuse("cache", "samples that Python code makes are not kept; keep them in the data set")
+    if spec.get("in_order") is False:
+        raise refuse("in_order", "batches that Python code makes are handed over in order", "true")
+
+
+def _check_stream(spec: Mapping[str, Any], plain_spec: Mapping[str, Any], world_size: int) -> None:
+    needs_numbers = "needs a data set with __len__ and __getitem__, and this is an iterable"
+    for key in ("shuffle", "replacement", "weights", "subset", "num_samples"):
+        if key in plain_spec:
+            raise refuse(key, needs_numbers)
+    if plain_spec.get("on_error") == "skip":
+        raise refuse("on_error", f'"skip" {needs_numbers}', '"raise"')
+    last = plain_spec.get("last_batch", "short")
+    if last in ("pad", "wrap") or (last == "short" and world_size > 1):
+        ranks = " on several ranks" if world_size > 1 else ""
+        raise refuse(
+            "last_batch",
+            f'"{last}" {needs_numbers}{ranks}',
+            '"drop"' if world_size > 1 else '"short" or "drop"',
+        )
+
+
+def _open_sources(source: Any) -> tuple[list[Any], list[float | None], list[bytes]]:
+    paths: list[bytes] = []
+    sources: list[Any] = []
+    weights: list[float | None] = []
+    for kind, value, weight in read_parts(source):
+        weights.append(weight)
+        if kind == "dataset":
+            sources.append(Dataset(value))
+        elif kind == "arrays":
+            sources.append(Arrays(value))
+        else:
+            own: list[bytes] = []
+            sources.append(Native(plain("source", value, own), own))
+            paths.extend(own)
+        if len(sources[-1]) == 0:
+            raise SourceError(f"{sources[-1].name}: has no samples")
+    return sources, weights, paths
+
+
+def _order(
+    spec: Mapping[str, Any],
+    sources: list[Any],
+    weights: list[float | None],
+    paths: list[bytes],
+    *,
+    streams: bool,
+) -> tuple[_native.Order, list[bytes]]:
+    named = [
+        {"kind": "arrays"} if weight is None else {"kind": "arrays", "weight": weight} for weight in weights
+    ]
+    described = {
+        key: plain(key, value, paths)
+        for key, value in spec.items()
+        if key not in ("source", "transforms", "quarantine", "decode")
+    }
+    if spec.get("quarantine") is not None:
+        described["quarantine"] = plain("quarantine", spec["quarantine"], paths)
+    described["source"] = named
+    if streams:
+        return _native.Order(json.dumps(described), [_ENDLESS]), paths
+    labels = None
+    if isinstance(spec.get("weights"), str):
+        labels = [one.labels() for one in sources]
+    return _native.Order(json.dumps(described), [len(one) for one in sources], labels), paths
+
+
+def _fields(sources: list[Any]) -> tuple[str, ...] | None:
+    """The names of a batch's fields, if the sources have names for them."""
+    first: tuple[str, ...] | None = sources[0].fields
+    for at, other in enumerate(sources[1:], 1):
+        if other.fields != first:
+            raise refuse(
+                f"source[{at}]", f"has the fields {other.fields}", f"the fields of source[0]: {first}"
+            )
+        if isinstance(other, Native) and other.classes != sources[0].classes:
+            raise refuse(f"source[{at}]", "has other classes than source[0]")
+    return first
+
+
+def _open_quarantine(path: Any) -> Any:
+    if path is None:
+        return None
+    try:
+        return open(path, "a", encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        details = {
+            "what": "cannot write the quarantine file",
+            "errno": error.errno,
+            "reason": str(error),
+            "filename": os.fsdecode(path),
+        }
+        raise make("FileError", "", details) from None
+
+
+__all__ = ["CodeLoader", "is_dataset", "is_iterable"]

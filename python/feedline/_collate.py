@@ -1,0 +1,107 @@
+"""Samples of any structure joined into a batch of NumPy arrays, and batches for other libraries."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy
+
+from feedline import _native
+
+
+class UnevenError(ValueError):
+    """A sample that does not fit the first one of its batch."""
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(row, problem)
+        self.row, self.problem = row, problem
+
+
+def is_named_tuple(value: object) -> bool:
+    """Whether this is a tuple with names for its fields."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def as_arrays(value: Any) -> Any:
+    """A sample with everything in it that is an array of some library as a NumPy array.
+
+    Numbers, text, bytes and unknown objects stay as they are. Nothing is copied that need not be.
+    """
+    kind = type(value)
+    if kind is numpy.ndarray or kind is _native.Pending or value is None or kind in (int, float, str, bytes):
+        return value
+    if isinstance(value, Mapping):
+        return {key: as_arrays(item) for key, item in value.items()}
+    if is_named_tuple(value):
+        return kind(*(as_arrays(item) for item in value))
+    if isinstance(value, tuple):
+        return tuple([as_arrays(item) for item in value])
+    if isinstance(value, list):
+        return [as_arrays(item) for item in value]
+    if isinstance(value, numpy.generic | type):
+        return value
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.detach().numpy()
+    if hasattr(value, "__array_interface__") or hasattr(value, "__array__"):
+        array = numpy.asarray(value)
+        return value if array.dtype.hasobject else array
+    return value
+
+
+def collate(samples: Sequence[Any], name: str = "the sample") -> Any:
+    """One batch of several samples: the structure of the first, with one axis more on each array.
+
+    Numbers become arrays; text, bytes, None and unknown objects become lists.
+    """
+    first = samples[0]
+    if isinstance(first, numpy.ndarray | _native.Pending):
+        return _stacked(samples, name)
+    if isinstance(first, bool | int | float | complex | numpy.generic):
+        for row, sample in enumerate(samples):
+            if not isinstance(sample, bool | int | float | complex | numpy.generic):
+                raise UnevenError(row, f"{name} is a {type(sample).__name__}, not a number as in the first")
+        return numpy.asarray(samples)
+    if isinstance(first, Mapping):
+        for row, sample in enumerate(samples):
+            if not isinstance(sample, Mapping) or sample.keys() != first.keys():
+                raise UnevenError(row, f"{name} has not the keys of the first: {list(first)}")
+        return {key: collate([sample[key] for sample in samples], f"{key!r}") for key in first}
+    if isinstance(first, tuple | list):
+        for row, sample in enumerate(samples):
+            if not isinstance(sample, tuple | list) or len(sample) != len(first):
+                raise UnevenError(row, f"{name} has not {len(first)} fields, as the first has")
+        inside = "" if name == "the sample" else f" of {name}"
+        fields = [
+            collate([sample[at] for sample in samples], f"field {at}{inside}") for at in range(len(first))
+        ]
+        if is_named_tuple(first):
+            return type(first)(*fields)
+        return tuple(fields) if isinstance(first, tuple) else fields
+    return list(samples)
+
+
+def _stacked(samples: Sequence[Any], name: str) -> Any:
+    arrays = [numpy.asarray(sample) for sample in samples]
+    shape = arrays[0].shape
+    for row, array in enumerate(arrays):
+        if array.shape != shape:
+            raise UnevenError(
+                row, f"{name} has the shape {list(array.shape)}, in the first of the batch it is {list(shape)}"
+            )
+    return numpy.stack(arrays)
+
+
+def map_arrays(function: Callable[[Any], Any], batch: Any) -> Any:
+    """A batch with `function` applied to its arrays."""
+    if isinstance(batch, numpy.ndarray):
+        return function(batch)
+    if type(batch) is dict:
+        return {key: map_arrays(function, item) for key, item in batch.items()}
+    if is_named_tuple(batch):
+        return type(batch)(*(map_arrays(function, item) for item in batch))
+    if type(batch) in (tuple, list):
+        return type(batch)([map_arrays(function, item) for item in batch])
+    return batch
