@@ -40,6 +40,7 @@ from feedline._errors import (
 )
 from feedline._loader import Epoch, Loader
 from feedline._native import __version__
+from feedline.workers.failure import WorkerError
 
 __all__ = [
     "Batch",
@@ -59,6 +60,7 @@ __all__ = [
     "StaleIteratorError",
     "StateError",
     "TooManyFailuresError",
+    "WorkerError",
     "__version__",
     "decode_image",
     "transforms",

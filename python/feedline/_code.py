@@ -105,6 +105,7 @@ class CodeLoader:
         self._output = output
         joined = collate_fn or collate
         self._skips = self._plain_spec.get("on_error") == "skip"
+        function: Callable[[Any], Any]
         if self._skips:
             function = _WithFailures(joined, whole)
         else:
@@ -165,7 +166,9 @@ class CodeLoader:
     def spec(self) -> dict[str, Any]:
         """The description: plain data, but for the program's own objects."""
         spec: dict[str, Any] = with_paths(self._plain_spec, self._paths)
-        described = [op.spec() if isinstance(op, Transform) else op for op in as_list(self._given["transforms"])]
+        described = [
+            op.spec() if isinstance(op, Transform) else op for op in as_list(self._given["transforms"])
+        ]
         for key, value in (("transforms", described), ("decode", self._given.get("decode"))):
             if value:
                 spec[key] = value
@@ -189,7 +192,9 @@ class CodeLoader:
             whole = self._plain_spec.get("batch_size", 1) * about["world_size"]
             short = self._plain_spec.get("last_batch", "short") == "short"
             about["samples"] = length
-            about["batches"] = None if length is None else (math.ceil if short else math.floor)(length / whole)
+            about["batches"] = (
+                None if length is None else (math.ceil if short else math.floor)(length / whole)
+            )
         return about
 
     def begin(self) -> int:
@@ -277,7 +282,9 @@ class CodeLoader:
             raise TypeError(f"PerBatch must return a dict of arrays here, not a {type(value).__name__}")
         made = _Made(value, rows, self._position, padding, self._stages.bfloat16)
         convert = self._convert
-        return Batch(made, tuple(value), lambda arrays: tuple([map_arrays(convert, array) for array in arrays]))
+        return Batch(
+            made, tuple(value), lambda arrays: tuple([map_arrays(convert, array) for array in arrays])
+        )
 
     def _record(self, told: dict[str, Any]) -> None:
         """Counts a sample that failed, and names it in the quarantine file."""
@@ -304,7 +311,7 @@ class CodeLoader:
             text = f"sample {row}: cannot collate: {error.problem}"
             advice = "; add a Resize or a crop to the transforms, or give collate_fn"
             named = SampleError(
-                text + advice, index=row.index, source=row.source, stage="collate", reason=error.problem
+                text + advice, index=row.sample, source=row.source, stage="collate", reason=error.problem
             )
             named.__cause__ = error
             return named
@@ -405,9 +412,12 @@ class CodeLoader:
         maker, executor = Maker(self._job), self._executor
         assert executor is not None
 
+        def look(_: int) -> None:
+            executor.wait(0)
+
         def help_out(task: Task) -> Any:
             # Workers that become ready meanwhile get their tasks between two samples.
-            return apart(task.seed, lambda: maker.make(task, None, lambda _: executor.wait(0) and None))
+            return apart(task.seed, lambda: maker.make(task, None, look))
 
         return help_out
 

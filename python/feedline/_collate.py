@@ -84,14 +84,28 @@ def collate(samples: Sequence[Any], name: str = "the sample") -> Any:
 
 
 def _stacked(samples: Sequence[Any], name: str) -> Any:
-    arrays = [numpy.asarray(sample) for sample in samples]
-    shape = arrays[0].shape
-    for row, array in enumerate(arrays):
-        if array.shape != shape:
+    shape = tuple(samples[0].shape)
+    for row, sample in enumerate(samples):
+        if not isinstance(sample, numpy.ndarray | _native.Pending):
             raise UnevenError(
-                row, f"{name} has the shape {list(array.shape)}, in the first of the batch it is {list(shape)}"
+                row, f"{name} is a {type(sample).__name__}, in the first of the batch it is an array"
             )
-    return numpy.stack(arrays)
+        if tuple(sample.shape) != shape:
+            raise UnevenError(
+                row,
+                f"{name} has the shape {list(sample.shape)}, in the first of the batch it is {list(shape)}",
+            )
+    dtypes = {numpy.dtype(sample.dtype) for sample in samples}
+    batch = numpy.empty((len(samples), *shape), numpy.result_type(*dtypes))
+    for row, sample in enumerate(samples):
+        if isinstance(sample, numpy.ndarray):
+            batch[row] = sample
+        elif len(dtypes) == 1:
+            # Straight into its row.
+            sample.write(batch[row : row + 1].ctypes.data, sample.nbytes)
+        else:
+            batch[row] = numpy.asarray(sample)
+    return batch
 
 
 def map_arrays(function: Callable[[Any], Any], batch: Any) -> Any:

@@ -6,6 +6,7 @@ import itertools
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
@@ -57,7 +58,7 @@ class Dataset:
     def sample(self, row: Row, stages: Stages) -> Any:
         """One sample, through the stages."""
         try:
-            sample = self.dataset[row.index]
+            sample = self.dataset[row.sample]
         except Error:
             raise
         except Exception as error:
@@ -68,7 +69,7 @@ class Dataset:
 def through(sample: Any, row: Row, stages: Stages) -> Any:
     """A sample with its image replaced by what the stages make of it."""
     if not stages.is_empty:
-        key = _image_key(sample)
+        key = image_key(sample)
         if key is None:
             sample = stages.run(sample, row)
         elif isinstance(sample, Mapping):
@@ -83,7 +84,7 @@ def through(sample: Any, row: Row, stages: Stages) -> Any:
         raise failed(row, "collate", error) from error
 
 
-def _image_key(sample: Any) -> Any:
+def image_key(sample: Any) -> Any:
     """Where the image is: the field "image", or else the first; None if the sample is the image."""
     if isinstance(sample, Mapping):
         return "image" if "image" in sample else next(iter(sample), None)
@@ -131,10 +132,10 @@ class Native:
             first = stages.first
             if at == self._image and first is not None:
                 ready: Any = self._samples.prepare(
-                    row.index, at, first, stages.seed, row.epoch, row.draws, row.source
+                    row.sample, at, first, stages.seed, row.epoch, row.draws, row.source
                 )
                 if not stages.only_first:
-                    path = self._samples.path(row.index)
+                    path = self._samples.path(row.sample)
                     ready = stages.run(numpy.asarray(ready), row, path, after_first=True)
                 fields[field["name"]] = as_arrays(ready)
             else:
@@ -142,7 +143,7 @@ class Native:
         return fields
 
     def _value(self, row: Row, at: int, field: dict[str, Any]) -> Any:
-        value = self._samples.read(row.index, at, row.source)
+        value = self._samples.read(row.sample, at, row.source)
         if field["kind"] == "pixels":
             pixels, shape = value
             return numpy.frombuffer(pixels, numpy.uint8).reshape(shape)
@@ -186,7 +187,7 @@ class Arrays:
 
     def sample(self, row: Row, stages: Stages) -> Any:
         """One sample by its fields' names, the first of which is the image."""
-        fields = {name: array[row.index] for name, array in zip(self.fields, self._arrays, strict=True)}
+        fields = {name: array[row.sample] for name, array in zip(self.fields, self._arrays, strict=True)}
         if not stages.is_empty:
             image = self.fields[0]
             fields[image] = as_arrays(stages.run(fields[image], row))
@@ -202,6 +203,15 @@ class Rows:
         self._sources, self._stages = sources, stages
         self._eager, self._order = eager or order is not None, order
 
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """Samples are whole meanwhile, so that their time is all of what they take."""
+        kept, self._eager = self._eager, True
+        try:
+            yield
+        finally:
+            self._eager = kept
+
     def __getitem__(self, row: Row) -> Any:
         if self._order is None:
             return self._make(row)
@@ -215,7 +225,7 @@ class Rows:
                     raise
                 failures.append(told(error))
                 source, index = self._order.substitute(row.epoch, row.draws, row.position, attempt)
-                wanted = row._replace(source=source, index=index)
+                wanted = row._replace(source=source, sample=index)
             else:
                 break
         return (json.dumps(failures) if failures else "", sample)

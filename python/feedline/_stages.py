@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy
@@ -19,7 +19,7 @@ _BATCH_OPS = ("MixUp", "CutMix", "RandomChoice")
 class Row(NamedTuple):
     """What a worker is asked for: one row of a batch."""
 
-    index: int
+    sample: int
     """The sample's number in its source."""
     source: int
     epoch: int
@@ -29,7 +29,7 @@ class Row(NamedTuple):
     """The position whose sample it is; another than `draws` where a batch is filled up."""
 
     def __repr__(self) -> str:
-        return f"{self.index}" if self.source == 0 else f"{self.index} of source {self.source}"
+        return f"{self.sample}" if self.source == 0 else f"{self.sample} of source {self.source}"
 
 
 def has_code(transforms: Any) -> bool:
@@ -77,7 +77,7 @@ class _Native:
             row.epoch,
             row.draws,
             channels_last=not self.first,
-            index=row.index,
+            index=row.sample,
             source=row.source,
             path=path,
         )
@@ -103,7 +103,7 @@ def failed(row: Row, stage: str, error: Exception, path: str | None = None, what
     reason = f"{type(error).__name__}: {error}"
     place = "" if path is None else f" ({path})"
     text = f"sample {row}{place}: cannot {stage}: {what + ': ' if what else ''}{reason}"
-    return SampleError(text, index=row.index, source=row.source, path=path, stage=stage, reason=reason)
+    return SampleError(text, index=row.sample, source=row.source, path=path, stage=stage, reason=reason)
 
 
 def _pixels(value: Any) -> Any:
@@ -123,7 +123,7 @@ class Stages:
 
     def __init__(
         self,
-        transforms: Iterable[Any],
+        transforms: Any,
         layout: str,
         decode: Mapping[str, Any] | None,
         seed: int,

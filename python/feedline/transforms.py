@@ -339,7 +339,9 @@ class PerBatch:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise SpecError(f"PerBatch needs a function, not a {type(self.function).__name__}", key="transforms")
+            raise SpecError(
+                f"PerBatch needs a function, not a {type(self.function).__name__}", key="transforms"
+            )
 
 
 def dtype_name(dtype: Any) -> str:

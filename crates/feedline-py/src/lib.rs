@@ -6,10 +6,12 @@
 mod array;
 mod chain;
 mod column;
+mod copier;
 mod errors;
 mod loader;
 mod order;
 mod pixels;
+mod probe;
 mod samples;
 
 use std::ffi::OsString;
@@ -33,6 +35,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<chain::Pending>()?;
     module.add_class::<order::Order>()?;
     module.add_class::<samples::Samples>()?;
+    module.add_class::<copier::Copier>()?;
+    module.add_class::<probe::LockProbe>()?;
     module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;
     module.add_function(wrap_pyfunction!(loader::read_spec_file, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::decode_image, module)?)?;

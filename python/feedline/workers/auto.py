@@ -1,0 +1,158 @@
+"""Chooses between threads and processes by looking at the data set and at its first samples."""
+
+from __future__ import annotations
+
+import io
+import logging
+import random
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from feedline import _native
+from feedline.workers import seeds
+from feedline.workers.job import Job, Task, is_stateful
+
+_log = logging.getLogger("feedline")
+
+# The trial is over after so many samples, or after so much time and a few samples.
+_SAMPLES, _SECONDS, _FEW = 32, 0.04, 4
+# Threads share one lock: together they must not need more of it than this.
+_LOCK_SHARE = 0.75
+
+
+@dataclass
+class Choice:
+    """An executor's name and why it was chosen."""
+
+    name: str
+    reason: str
+
+    def tell(self) -> Choice:
+        """Writes it to the log."""
+        _log.info("executor %r: %s", self.name, self.reason)
+        return self
+
+
+def choose(job: Job, workers: int, task: Task | None) -> Choice:
+    """Decides, and leaves the samples of the trial in the task, whose first ones they are."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)() and job.kind == "map":
+        return Choice("threads", "this interpreter runs threads side by side")
+    if job.kind == "iterable":
+        return Choice("processes", "an iterable is divided among workers that are processes of their own")
+    if job.init is not None:
+        return Choice("processes", "worker_init_fn expects a process for each worker")
+    if is_stateful(job.dataset):
+        return Choice("processes", "the data set has a state, which each worker needs for itself")
+    held = _not_for_threads(job.dataset)
+    if held is not None:
+        return Choice("processes", f"the data set holds {held}, which threads cannot share")
+    if task is None:
+        return Choice("threads", "there is nothing to load")
+    return _try(job, workers, task)
+
+
+def _try(job: Job, workers: int, task: Task) -> Choice:
+    before = _attributes(job.dataset)
+    kept = seeds.states()
+    if task.seed is not None:
+        seeds.seed_all(task.seed)
+    start = seeds.states()
+    samples: list[Any] = []
+    probe = _native.LockProbe()
+    begun = time.perf_counter()
+    try:
+        whole = not job.batched or bool(getattr(job.dataset, "__getitems__", None))
+        if whole:
+            # It is made again by the executor: a call for many samples cannot be divided.
+            job.dataset[task.index] if not job.batched else job.dataset.__getitems__(task.index)
+            count = 1
+        else:
+            for index in list(task.index)[:_SAMPLES]:
+                samples.append(job.dataset[index])
+                if len(samples) >= _FEW and time.perf_counter() - begun > _SECONDS:
+                    break
+            count = max(1, len(samples))
+    except Exception:
+        # The executor meets the same error, and tells it with the batch it belongs to.
+        return Choice("threads", "the first sample failed")
+    finally:
+        seconds = time.perf_counter() - begun
+        looks, busy = probe.stop()
+        drew = not seeds.same(start, seeds.states())
+        if task.seed is not None or drew:
+            seeds.restore(kept)
+    if drew:
+        return Choice(
+            "processes",
+            "samples draw from global random generators, which threads would share in no fixed order",
+        )
+    changed = _changed(before, _attributes(job.dataset))
+    if changed is not None:
+        return Choice("processes", f"the data set changes itself ({changed}) when a sample is read")
+    task.made = samples
+    share = busy / looks if looks >= 5 else 1.0
+    text = f"a sample takes {seconds / count * 1000:.2f} ms and holds the interpreter's lock for {share:.0%} of it"
+    if share * workers <= _LOCK_SHARE:
+        return Choice("threads", f"{text}, so {workers} threads hardly wait for each other")
+    return Choice("processes", f"{text}, so {workers} threads would wait for each other")
+
+
+_UNSHARED: tuple[str, ...] = (
+    "h5py._hl.files.File",
+    "h5py._hl.dataset.Dataset",
+    "h5py._hl.group.Group",
+    "lmdb.cpython.Transaction",
+    "lmdb.Transaction",
+    "sqlite3.Connection",
+    "sqlite3.Cursor",
+    "torch._C.Generator",
+    "torch.Generator",
+    "zipfile.ZipFile",
+    "tarfile.TarFile",
+    "av.container.input.InputContainer",
+    "cv2.VideoCapture",
+)
+
+
+def _not_for_threads(dataset: Any) -> str | None:
+    """Names something in the data set that two threads must not use at once."""
+    todo = [(dataset, "", 0)]
+    seen: set[int] = set()
+    while todo:
+        thing, path, depth = todo.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        kind = type(thing)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if (
+            (isinstance(thing, io.IOBase) and not isinstance(thing, io.StringIO))
+            or isinstance(thing, random.Random | numpy.random.Generator | numpy.random.RandomState)
+            or name in _UNSHARED
+        ):
+            return f"{'an' if name[0] in 'aeiou' else 'a'} {name}" + (f" ({path})" if path else "")
+        if depth < 4:
+            for key, value in list(getattr(thing, "__dict__", {}).items())[:100]:
+                todo.append((value, f"{path}.{key}" if path else str(key), depth + 1))
+            if isinstance(thing, list | tuple) and len(thing) <= 20:
+                todo.extend((value, f"{path}[{at}]", depth + 1) for at, value in enumerate(thing))
+    return None
+
+
+def _attributes(dataset: Any) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for name, value in list(getattr(dataset, "__dict__", {}).items()):
+        size = len(value) if isinstance(value, list | dict | set) else 0
+        found[name] = id(value), size
+    return found
+
+
+def _changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str | None:
+    for name in before.keys() | after.keys():
+        if before.get(name) != after.get(name):
+            return name
+    return None

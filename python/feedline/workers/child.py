@@ -1,0 +1,241 @@
+"""A worker process: reads tasks from its connection, writes batches into slots."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import mmap
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy
+
+from feedline.workers import torch_side
+from feedline.workers.channel import Channel, Closed
+from feedline.workers.failure import Failure
+from feedline.workers.job import Ended, Job, Maker, Task
+from feedline.workers.packing import pack, unpack
+from feedline.workers.seeds import seed_all
+from feedline.workers.slots import Slot
+
+# The page that both processes see: the row that is being made, the oldest task that is still
+# wanted, and the task that is being made.
+ROW, WANTED, MAKING = 0, 1, 2
+PAGE = 64
+
+
+class Stale(BaseException):
+    """The consumer no longer wants this batch. Not an Exception: user code must not catch it."""
+
+
+def run(end: socket.socket, first: Callable[[Worker], None] | None = None) -> None:
+    """Works until the connection ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(end)
+    _end_with(end)
+    # The server's objects are shared with it as long as nobody writes to them.
+    gc.freeze()
+    worker = Worker(channel)
+    try:
+        if first is not None:
+            first(worker)
+        while True:
+            message, fds = channel.receive()
+            getattr(worker, f"on_{message[0]}")(*message[1:], fds=fds)
+    except Closed:
+        return
+
+
+def _end_with(end: socket.socket) -> None:
+    """Ends this process when the consumer is gone, also in the middle of a sample."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(end, select.POLLRDHUP)
+        poll.poll()
+        os._exit(0)
+
+    threading.Thread(target=watch, name="feedline-watch", daemon=True).start()
+
+
+class Worker:
+    """One worker's state, with a method for each message."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._slots: dict[int, Slot] = {}
+        self._page = numpy.zeros(PAGE, numpy.int64)
+        self._maker: Maker | None = None
+        self._trouble: BaseException | None = None
+        self._worker = 0
+
+    def on_job(
+        self, packed: Any, worker: int, base_seed: int, around: dict[str, Any], *, fds: list[int]
+    ) -> None:
+        """Takes the work over; a data set that cannot be opened here is told with the first task."""
+        self._worker, self._maker, self._trouble = worker, None, None
+        page = Slot(fds[1])
+        page.map(PAGE * 8)
+        self._page = page.view(0, PAGE * 8).view(numpy.int64)
+        try:
+            _take_over(around)
+            job: Job = unpack(packed, _private(fds[0], packed.size))
+            self._maker = self._open(job, worker, base_seed)
+        except Exception as error:
+            self._trouble = error
+        os.close(fds[0])
+        self._channel.send(("ready", os.getpid()))
+
+    def take_job(self, job: Job, worker: int, base_seed: int, page: Slot) -> None:
+        """As `on_job`, in a process that was forked from the consumer."""
+        self._worker = worker
+        self._page = page.view(0, PAGE * 8).view(numpy.int64)
+        try:
+            self._maker = self._open(job, worker, base_seed)
+        except Exception as error:
+            self._trouble = error
+        self._channel.send(("ready", os.getpid()))
+
+    def _open(self, job: Job, worker: int, base_seed: int) -> Maker:
+        seed = base_seed + worker
+        seed_all(seed & (1 << 64) - 1)
+        if job.torch:
+            import torch
+            from torch.utils.data._utils.worker import _generate_state
+
+            torch_side.enter_process(job)
+            torch.manual_seed(seed)
+            random.seed(seed)
+            numpy.random.seed(_generate_state(base_seed, worker))  # noqa: NPY002
+            torch_side.set_info(torch_side.make_info(job, worker, seed, "multiprocessing"))
+        if job.init is not None:
+            job.init(worker)
+        return Maker(job)
+
+    def on_begin(self, state: Any, skip: int, rows: int, *, fds: list[int]) -> None:
+        """Begins an epoch."""
+        if self._maker is None:
+            return
+        try:
+            self._trouble = None
+            self._maker.begin(state, skip, rows)
+        except Exception as error:
+            self._trouble = error
+
+    def on_drop(self, slots: list[int], *, fds: list[int]) -> None:
+        """Forgets slots that the consumer has given up."""
+        for number in slots:
+            slot = self._slots.pop(number, None)
+            if slot is not None:
+                slot.close()
+
+    def on_task(self, sequence: int, task: Task, number: int, *, fds: list[int]) -> None:
+        """Makes a batch in slot `number`, whose file comes along when it is new here."""
+        if fds:
+            self._slots[number] = Slot(fds[0])
+        slot = self._slots[number]
+        page = self._page
+        if page[WANTED] > sequence:
+            self._channel.send(("stale", sequence))
+            return
+
+        def row(at: int) -> None:
+            page[ROW] = at
+            if page[WANTED] > sequence:
+                raise Stale
+
+        page[MAKING] = sequence
+        slot.begin()
+        answer: tuple[Any, ...]
+        try:
+            answer = self._make(sequence, task, slot, row)
+        except Stale:
+            answer = ("stale", sequence)
+        except Ended:
+            answer = ("ended", sequence, self._state(task))
+        except Exception as error:
+            answer = ("failed", sequence, self._failure(error, task))
+        try:
+            self._channel.send(answer)
+        except Closed:
+            raise
+        except Exception as error:
+            self._channel.send(("failed", sequence, self._failure(error, task)))
+
+    def _make(self, sequence: int, task: Task, slot: Slot, row: Any) -> tuple[Any, ...]:
+        if self._trouble is not None or self._maker is None:
+            raise self._trouble or RuntimeError("the worker has no data set")
+        writing = torch_side.writing_to(slot) if self._maker.job.torch else contextlib.nullcontext()
+        with writing:
+            value = self._maker.make(task, slot, row)
+        return "made", sequence, pack(value, slot), self._state(task)
+
+    def _state(self, task: Task) -> Any:
+        return self._maker.state() if task.snapshot and self._maker is not None else None
+
+    def _failure(self, error: BaseException, task: Task) -> Failure:
+        where = f"in worker {self._worker} (pid {os.getpid()}), batch {task.number}"
+        at = int(self._page[ROW])
+        with contextlib.suppress(Exception):
+            if self._maker is not None and self._maker.job.kind == "map" and self._maker.job.batched:
+                where += f", sample {task.index[at]!r}"
+        return Failure(error, where)
+
+
+def _take_over(around: dict[str, Any]) -> None:
+    """What code may look at beside its arguments: paths, environment, arguments."""
+    sys.path[:] = around["path"]
+    sys.argv[:] = around["argv"]
+    for name in set(os.environ) - set(around["environ"]):
+        if not name.endswith("_NUM_THREADS"):
+            del os.environ[name]
+    os.environ.update(around["environ"])
+    with contextlib.suppress(OSError):
+        os.chdir(around["folder"])
+
+
+def _private(fd: int, size: int) -> Any:
+    """The data set's arrays: shared with the other workers until somebody writes to them."""
+    if size == 0:
+        return numpy.empty(0, numpy.uint8)
+    flags, access = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
+    return numpy.frombuffer(mmap.mmap(fd, size, flags=flags, prot=access), numpy.uint8)
+
+
+def start(end: socket.socket, first: Callable[[Worker], None] | None = None) -> NoReturn:
+    """Runs a worker and ends the process without the parent's exit handlers."""
+    code = 0
+    try:
+        with contextlib.suppress(OSError, ValueError):
+            faulthandler.enable()
+        _name_process()
+        run(end, first)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _name_process() -> None:
+    """So that `top` shows what this is."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(15, b"feedline-worker", 0, 0, 0)
+
+
+def main(fd: int) -> None:
+    """The beginning of a spawned worker."""
+    start(socket.socket(fileno=fd))

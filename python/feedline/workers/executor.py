@@ -1,0 +1,65 @@
+"""What all executors have in common: tasks go in, results come out by their number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from feedline.workers.job import Task
+
+
+@dataclass
+class Result:
+    """What became of a task."""
+
+    value: Any = None
+    error: BaseException | None = None
+    ended: bool = False
+    """An iterable had no more samples."""
+    state: Any = None
+    """The data set's state after this batch, if it was asked for."""
+
+
+@dataclass
+class Begin:
+    """How an epoch begins."""
+
+    states: list[Any] | None = None
+    """The data set's state in each worker, or None to begin afresh."""
+    skips: list[int] | None = None
+    """Batches that each worker passes over where there is no state."""
+    rows: int = 0
+    """Samples of a batch, for passing over."""
+
+
+class Executor(Protocol):
+    """Runs tasks. Sequence numbers are the executor's own and never come twice."""
+
+    name: str
+    workers: int
+    capacity: int
+    """Tasks that may be under way at once."""
+
+    def begin(self, begin: Begin) -> None:
+        """An epoch begins: iterables start anew."""
+
+    def submit(self, task: Task) -> int:
+        """Takes a task; its result will have this sequence number."""
+
+    def take(self, sequence: int) -> Result | None:
+        """The result, if it is there."""
+
+    def wait(self, seconds: float | None) -> bool:
+        """Waits until something has happened; False if nothing did in that time."""
+
+    def withdraw(self, sequence: int) -> bool:
+        """Takes a task back that no worker has begun, while no worker is ready for it."""
+
+    def forget(self) -> None:
+        """Nothing that was submitted so far is wanted any more."""
+
+    def renew(self, base_seed: int) -> None:
+        """Workers get the data set as it is now."""
+
+    def close(self) -> None:
+        """Ends all workers."""

@@ -1,0 +1,134 @@
+"""Tasks in, batches out in their order: the part that all loaders and executors share."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from feedline.workers.executor import Executor, Result
+from feedline.workers.job import Task
+
+# A program that waits can be interrupted; between two looks not longer than this passes.
+_LOOK = 5.0
+
+
+class Feed:
+    """Keeps an executor busy with tasks and hands the batches over.
+
+    `turns` gives the tasks to the workers in turn, as long as their iterables last. `helper` makes
+    a batch in the calling thread while no worker is ready yet.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        tasks: Iterator[Task],
+        *,
+        in_order: bool = True,
+        timeout: float = 0,
+        turns: bool = False,
+        turn: int = 0,
+        active: list[bool] | None = None,
+        helper: Callable[[Task], Any] | None = None,
+    ) -> None:
+        self._executor, self._tasks = executor, tasks
+        self._in_order, self._timeout, self._helper = in_order, timeout, helper
+        self._turns, self._turn = turns, turn
+        self.active = active or [True] * max(1, executor.workers)
+        self._pending: collections.deque[tuple[int, Task]] = collections.deque()
+        self._exhausted = False
+        self.waited = 0.0
+        self.longest_wait = 0.0
+        self.helped = 0
+
+    def fill(self) -> None:
+        """Gives the executor work up to its capacity."""
+        while not self._exhausted and len(self._pending) < self._executor.capacity:
+            if self._turns and not any(self.active):
+                self._exhausted = True
+                return
+            try:
+                task = next(self._tasks)
+            except StopIteration:
+                self._exhausted = True
+                return
+            if self._turns:
+                while not self.active[self._turn]:
+                    self._turn = (self._turn + 1) % len(self.active)
+                task.worker = self._turn
+                self._turn = (self._turn + 1) % len(self.active)
+            self._pending.append((self._executor.submit(task), task))
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all tasks have been given out."""
+        return self._exhausted
+
+    def next(self) -> tuple[Task, Result]:
+        """The next batch, or StopIteration. A failed one is a result with an error."""
+        begun = time.monotonic()
+        try:
+            return self._next(begun)
+        finally:
+            waited = time.monotonic() - begun
+            self.waited += waited
+            self.longest_wait = max(self.longest_wait, waited)
+
+    def _next(self, begun: float) -> tuple[Task, Result]:
+        while True:
+            self.fill()
+            if not self._pending:
+                raise StopIteration
+            found = self._find()
+            if found is None:
+                self._wait(begun)
+                continue
+            at, result = found
+            _, task = self._pending[at]
+            del self._pending[at]
+            if result.ended:
+                if task.worker is not None:
+                    self.active[task.worker] = False
+                else:
+                    self._exhausted = True
+                task.note = result.state
+                self.ended(task, result)
+                continue
+            # Workers get their next task before the program goes on with this batch.
+            self.fill()
+            return task, result
+
+    def ended(self, task: Task, result: Result) -> None:
+        """Hears that a worker's iterable is over."""
+
+    def _find(self) -> tuple[int, Result] | None:
+        for at in range(1 if self._in_order else len(self._pending)):
+            result = self._executor.take(self._pending[at][0])
+            if result is not None:
+                return at, result
+        sequence, task = self._pending[0]
+        if self._helper is not None and self._executor.withdraw(sequence):
+            self.helped += 1
+            try:
+                return 0, Result(self._helper(task))
+            except Exception as error:
+                return 0, Result(error=error)
+        return None
+
+    def _wait(self, begun: float) -> None:
+        if not self._timeout:
+            self._executor.wait(_LOOK)
+            return
+        left = begun + self._timeout - time.monotonic()
+        if left <= 0:
+            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+        self._executor.wait(left)
+
+    def close(self) -> None:
+        """Nothing of what is under way is wanted."""
+        self._exhausted = True
+        if self._pending:
+            self._pending.clear()
+            self._executor.forget()

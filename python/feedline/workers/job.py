@@ -1,0 +1,184 @@
+"""What a worker does: fetch samples, join them into a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from feedline import _native
+from feedline.workers.seeds import seed_all
+from feedline.workers.slots import Slot
+from feedline.workers.stack import Stack
+from feedline.workers.torch_side import torch_module
+
+
+@dataclass
+class Job:
+    """All that a worker must know; it travels to worker processes."""
+
+    dataset: Any
+    kind: Literal["map", "iterable"]
+    collate: Callable[[Any], Any]
+    """Joins a list of samples, or converts one sample if `batched` is false."""
+    batched: bool = True
+    """Whether a task names a list of samples."""
+    stacks: bool = False
+    """Whether `collate` is the library's default, so that rows may be written in place."""
+    torch: bool = False
+    """Whether batches are torch's, and torch's worker info is set."""
+    drop_last: bool = False
+    init: Callable[[int], Any] | None = None
+    num_workers: int = 0
+    registry: dict[Any, Any] = field(default_factory=dict)
+    """Functions that the program added to torch's default_collate_fn_map."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether samples are fetched one by one and may be written in place."""
+        return self.batched and self.stacks and not _takes_many(self.dataset)
+
+
+def _takes_many(dataset: Any) -> bool:
+    return bool(getattr(dataset, "__getitems__", None))
+
+
+def is_stateful(thing: Any) -> bool:
+    """Whether this has a state to be kept, as torchdata's Stateful has."""
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+
+
+@dataclass
+class Task:
+    """One batch to be made."""
+
+    number: int
+    index: Any
+    """What the data set is asked for; for an iterable, a list as long as the batch."""
+    seed: int | None = None
+    """Seeds the global generators before the batch is made; None leaves them alone."""
+    worker: int | None = None
+    """The worker that must make it; None means any."""
+    snapshot: bool = False
+    """Whether the data set's state is wanted after this batch."""
+    note: Any = None
+    """The consumer's own; it does not travel."""
+    made: list[Any] | None = None
+    """Samples that the consumer has made already, from the first on; they do not travel."""
+
+
+class Ended(Exception):
+    """An iterable has no more samples."""
+
+
+class Maker:
+    """One worker's hands: a data set, and the iterator over it if it is an iterable."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._copier: _native.Copier | None = None
+        self._iterator: Any = None
+        self._ended = False
+
+    def begin(self, state: Any = None, skip: int = 0, rows: int = 0) -> None:
+        """Begins an epoch, at `state`, or after so many batches of `rows` samples."""
+        self._ended = False
+        dataset = self.job.dataset
+        if state is not None and state.get("dataset") is not None and is_stateful(dataset):
+            dataset.load_state_dict(state["dataset"])
+        if self.job.kind == "map":
+            return
+        self._iterator = iter(dataset)
+        if state is None:
+            return
+        if state.get("iterator") is not None and is_stateful(self._iterator):
+            self._iterator.load_state_dict(state["iterator"])
+        elif not is_stateful(dataset):
+            # Without a state there is only the long way.
+            try:
+                for _ in range(skip * (rows or 1)):
+                    next(self._iterator)
+            except StopIteration:
+                self._ended = True
+        self._ended = self._ended or bool(state.get("ended"))
+
+    def state(self) -> dict[str, Any]:
+        """Where the data set and its iterator stand."""
+        dataset, iterator = self.job.dataset, self._iterator
+        state: dict[str, Any] = {"dataset": None, "iterator": None, "ended": self._ended}
+        if iterator is not None and is_stateful(iterator):
+            state["iterator"] = iterator.state_dict()
+        if iterator is not dataset and is_stateful(dataset):
+            state["dataset"] = dataset.state_dict()
+        return state
+
+    def make(
+        self,
+        task: Task,
+        slot: Slot | None = None,
+        row: Callable[[int], None] = lambda _: None,
+    ) -> Any:
+        """The batch of a task. `row` hears which sample is next."""
+        if task.seed is not None:
+            seed_all(task.seed)
+        row(0)
+        if self.job.kind == "iterable":
+            return self._next(task.index, slot, row)
+        dataset, index = self.job.dataset, task.index
+        if not self.job.batched:
+            return self.job.collate(dataset[index])
+        if _takes_many(dataset):
+            return self.job.collate(dataset.__getitems__(index))
+        made = task.made or []
+        first = len(made)
+        if slot is None or not self.job.stacks:
+            for at in range(first, len(index)):
+                row(at)
+                made.append(dataset[index[at]])
+            return self.job.collate(made)
+        stack = self.stack(len(index), slot)
+        for at, sample in enumerate(made):
+            stack.add(at, sample)
+        made.clear()
+        for at in range(first, len(index)):
+            row(at)
+            stack.add(at, dataset[index[at]])
+        return stack.finish()
+
+    def stack(self, rows: int, slot: Slot) -> Stack:
+        """A batch that is written in place."""
+        if self._copier is None:
+            self._copier = _native.Copier()
+        torch = torch_module() if self.job.torch else None
+        return Stack(rows, slot, self.job.collate, torch, self._copier)
+
+    def _next(self, index: Any, slot: Slot | None, row: Callable[[int], None]) -> Any:
+        if self._ended:
+            raise Ended
+        if not self.job.batched:
+            try:
+                sample = next(self._iterator)
+            except StopIteration:
+                self._ended = True
+                raise Ended from None
+            return self.job.collate(sample)
+        rows = len(index)
+        stack = None if slot is None or not self.job.stacks else self.stack(rows, slot)
+        samples: list[Any] = []
+        count = 0
+        while count < rows:
+            row(count)
+            try:
+                sample = next(self._iterator)
+            except StopIteration:
+                self._ended = True
+                break
+            if stack is None:
+                samples.append(sample)
+            else:
+                stack.add(count, sample)
+            count += 1
+        if count == 0 or (self.job.drop_last and count < rows):
+            self._ended = True
+            raise Ended
+        return self.job.collate(samples) if stack is None else stack.finish(count)

@@ -1,0 +1,183 @@
+"""Memory that a batch is written to in one process and read from in another, without a name.
+
+A slot is an anonymous file (memfd): it needs no /dev/shm, has no name that could go stale, and is
+gone with the last process that has it open. The consumer owns all slots; a slot is lent to the
+program with its batch, and is used again when the last array of that batch has died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import numpy.typing
+
+Bytes = numpy.typing.NDArray[numpy.uint8]
+
+# What one array's beginning is a multiple of: a cache line, and enough for every vector register.
+_ALIGNMENT = 64
+# What a slot grows by: pages that nobody touches take no memory.
+_STEP = 1 << 20
+
+
+def _rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+class Slot:
+    """Shared memory that grows as a batch is written to it."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd = os.memfd_create("feedline-batch", os.MFD_CLOEXEC) if fd is None else fd
+        self.used = 0
+        self._memory: Bytes = numpy.empty(0, numpy.uint8)
+        # Where the slot lies, in all mappings of it that a batch's arrays may still point into.
+        self._addresses: list[tuple[int, int]] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes that are mapped here."""
+        return len(self._memory)
+
+    @property
+    def address(self) -> int:
+        """Where the mapping begins."""
+        return int(self._memory.ctypes.data)
+
+    def map(self, size: int) -> None:
+        """Makes sure that `size` bytes are mapped; earlier arrays stay valid."""
+        if size <= self.size:
+            return
+        whole = os.fstat(self.fd).st_size
+        if whole < size:
+            whole = _rounded(size, _STEP)
+            os.ftruncate(self.fd, whole)
+        self._memory = numpy.frombuffer(mmap.mmap(self.fd, whole), numpy.uint8)
+        self._addresses.append((self.address, whole))
+
+    def begin(self) -> None:
+        """Forgets what was written; the next batch begins at the front."""
+        self.used = 0
+        if self.size:
+            self._addresses = [(self.address, self.size)]
+
+    def reserve(self, size: int) -> int:
+        """The offset of `size` bytes that nobody else has."""
+        offset = self.used
+        self.used = offset + _rounded(size, _ALIGNMENT)
+        self.map(self.used)
+        return offset
+
+    def view(self, offset: int, size: int) -> Bytes:
+        """So many bytes."""
+        return self._memory[offset : offset + size]
+
+    def locate(self, address: int, size: int) -> int | None:
+        """The offset of memory that lies in this slot."""
+        for begin, length in self._addresses:
+            if begin <= address and address + size <= begin + length:
+                return address - begin
+        return None
+
+    def write(self, data: Bytes) -> int:
+        """Copies bytes into the slot unless they lie in it already; returns their offset."""
+        size = data.nbytes
+        if size == 0:
+            return 0
+        offset = self.locate(int(data.ctypes.data), size)
+        if offset is None or offset + size > self.used:
+            offset = self.reserve(size)
+            self.view(offset, size)[:] = data
+        return offset
+
+    def close(self) -> None:
+        """Gives the memory up; what is mapped stays until its arrays die."""
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+            self.fd = -1
+        self._memory = numpy.empty(0, numpy.uint8)
+
+
+class Lease:
+    """A slot in the program's hands. NumPy keeps this object as long as an array points into it."""
+
+    def __init__(self, slot: Slot, size: int, give_back: Callable[[Slot], None]) -> None:
+        slot.map(size)
+        self._slot, self._give_back = slot, give_back
+        # The mapping must outlive the arrays even if the slot is closed meanwhile.
+        self._memory = slot.view(0, size)
+        self.__array_interface__: dict[str, Any] = {
+            "version": 3,
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (slot.address, False),
+        }
+
+    def bytes(self) -> Bytes:
+        """The slot's bytes; the slot comes back when the last view of them dies."""
+        return numpy.asarray(self)
+
+    def __del__(self) -> None:
+        give_back = getattr(self, "_give_back", None)
+        if give_back is not None:
+            give_back(self._slot)
+
+
+class Slots:
+    """The consumer's slots: those that are free, and how many there are."""
+
+    def __init__(self, keep: int, pin: Callable[[int, int], Any] | None = None) -> None:
+        self._keep = keep
+        self._pin = pin
+        self._pinned: dict[int, tuple[int, int, Any]] = {}
+        self._free: list[Slot] = []
+        self._closed = False
+        self.made = 0
+        self.process = os.getpid()
+
+    def take(self, wanted: Callable[[Slot], bool] | None = None) -> Slot:
+        """A free slot, best one that is `wanted`, or a new one."""
+        free = self._free
+        for at in range(len(free) - 1, -1, -1):
+            if wanted is None or wanted(free[at]):
+                return free.pop(at)
+        if free:
+            return free.pop()
+        self.made += 1
+        return Slot()
+
+    def lend(self, slot: Slot, size: int) -> Bytes:
+        """The slot's bytes for the program."""
+        lease = Lease(slot, size, self.give_back)
+        if self._pin is not None and size:
+            self._page_lock(slot)
+        return lease.bytes()
+
+    def _page_lock(self, slot: Slot) -> None:
+        known = self._pinned.get(id(slot))
+        if known is None or known[:2] != (slot.address, slot.size):
+            assert self._pin is not None
+            # The old registration ends first: a page may be registered once.
+            self._pinned.pop(id(slot), None)
+            self._pinned[id(slot)] = (slot.address, slot.size, self._pin(slot.address, slot.size))
+
+    def give_back(self, slot: Slot) -> None:
+        """Takes a slot back; called from wherever a batch's last array died."""
+        if self._closed or os.getpid() != self.process or len(self._free) >= self._keep:
+            self._pinned.pop(id(slot), None)
+            slot.close()
+        else:
+            self._free.append(slot)
+
+    def close(self) -> None:
+        """Frees what is free; what is lent is freed when it comes back."""
+        self._closed = True
+        while self._free:
+            slot = self._free.pop()
+            self._pinned.pop(id(slot), None)
+            slot.close()

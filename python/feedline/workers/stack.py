@@ -1,0 +1,255 @@
+"""Samples into a batch, each row written in place as soon as its sample is there.
+
+A batch of a library's default collate function has the structure of its first sample, with each
+array one axis larger. So the first sample fixes where everything lies in the slot, and every other
+sample is copied to its row, by a thread that copies while the next sample is being made. What
+does not fit that picture (other shapes, other types) is given back as a list of samples, for the
+library's own function to treat.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from feedline import _native
+from feedline.workers.slots import Bytes, Slot
+
+Collate = Callable[[Any], Any]
+
+
+class Uneven(Exception):
+    """A sample that is not like the first one."""
+
+
+class _Array:
+    """The rows of one array."""
+
+    def __init__(self, stack: Stack, shape: tuple[int, ...], size: int) -> None:
+        self.stack, self.shape = stack, shape
+        self.row_bytes = math.prod(shape) * size
+        self.offset = stack.slot.reserve(self.row_bytes * stack.rows)
+        self.address = stack.slot.address + self.offset
+        self.mapped = stack.slot.address
+
+    def row(self, row: int) -> int:
+        if self.mapped != self.stack.slot.address:
+            # The slot grew meanwhile and is mapped anew; both show the same memory.
+            self.mapped = self.stack.slot.address
+            self.address = self.mapped + self.offset
+        return self.address + row * self.row_bytes
+
+    def copy(self, row: int, address: int, owner: Any) -> None:
+        stack = self.stack
+        if not stack.copier.copy(self.row(row), address, self.row_bytes):
+            stack.copied_from.append(owner)
+
+    def bytes(self, rows: int) -> Any:
+        size = self.row_bytes * rows
+        if self.stack.memory is not None:
+            return self.stack.memory[self.offset : self.offset + size]
+        return self.stack.slot.view(self.offset, size)
+
+
+class _Tensors(_Array):
+    def __init__(self, stack: Stack, first: Any) -> None:
+        self.dtype = first.dtype
+        super().__init__(stack, tuple(first.shape), first.element_size())
+
+    def put(self, row: int, value: Any) -> None:
+        torch = self.stack.torch
+        if (
+            type(value) is not torch.Tensor
+            or value.shape != self.shape
+            or value.dtype != self.dtype
+            or not _is_plain(value, torch)
+        ):
+            raise Uneven
+        if value.is_contiguous():
+            self.copy(row, value.data_ptr(), value)
+        else:
+            self.whole(self.stack.rows)[row].copy_(value)
+
+    def whole(self, rows: int) -> Any:
+        torch = self.stack.torch
+        if self.row_bytes * rows == 0:
+            return torch.empty((rows, *self.shape), dtype=self.dtype)
+        return torch.from_numpy(self.bytes(rows)).view(self.dtype).view(rows, *self.shape)
+
+    def take(self, row: int) -> Any:
+        return self.whole(self.stack.rows)[row]
+
+
+class _Arrays(_Array):
+    def __init__(self, stack: Stack, first: Any) -> None:
+        self.dtype = first.dtype
+        super().__init__(stack, first.shape, first.dtype.itemsize)
+
+    def put(self, row: int, value: Any) -> None:
+        if type(value) is not numpy.ndarray or value.shape != self.shape or value.dtype != self.dtype:
+            raise Uneven
+        if value.flags.c_contiguous:
+            self.copy(row, value.ctypes.data, value)
+        else:
+            self.rows(self.stack.rows)[row] = value
+
+    def rows(self, rows: int) -> Any:
+        if self.row_bytes * rows == 0:
+            return numpy.empty((rows, *self.shape), self.dtype)
+        return self.bytes(rows).view(self.dtype).reshape(rows, *self.shape)
+
+    def whole(self, rows: int) -> Any:
+        array = self.rows(rows)
+        return array if self.stack.torch is None else self.stack.torch.from_numpy(array)
+
+    def take(self, row: int) -> Any:
+        return self.rows(self.stack.rows)[row]
+
+
+class _Pending(_Arrays):
+    """What native stages have prepared: they write the row themselves."""
+
+    def __init__(self, stack: Stack, first: Any) -> None:
+        self.dtype = numpy.dtype(first.dtype)
+        _Array.__init__(self, stack, tuple(first.shape), self.dtype.itemsize)
+
+    def put(self, row: int, value: Any) -> None:
+        if type(value) is not _PENDING or tuple(value.shape) != self.shape or value.dtype != self.dtype:
+            raise Uneven
+        value.write(self.row(row), self.row_bytes)
+
+
+class _Values:
+    """What is not written in place: numbers, text and whatever else."""
+
+    def __init__(self, stack: Stack, ordered: type) -> None:
+        self.stack, self.ordered = stack, ordered
+        self.values: list[Any] = [None] * stack.rows
+
+    def put(self, row: int, value: Any) -> None:
+        self.values[row] = value
+
+    def whole(self, rows: int) -> Any:
+        return self.stack.collate(self.ordered(self.values[:rows]))
+
+    def take(self, row: int) -> Any:
+        return self.values[row]
+
+
+class _Fields:
+    """A dict, tuple, list or named tuple."""
+
+    def __init__(self, stack: Stack, first: Any) -> None:
+        self.type = type(first)
+        self.keys = list(first) if isinstance(first, dict) else range(len(first))
+        ordered = list if isinstance(first, dict) else tuple
+        self.fields = [_node(stack, first[key], ordered) for key in self.keys]
+        self.tuples = stack.torch is None
+
+    def put(self, row: int, value: Any) -> None:
+        if type(value) is not self.type or len(value) != len(self.fields):
+            raise Uneven
+        try:
+            for key, field in zip(self.keys, self.fields, strict=True):
+                field.put(row, value[key])
+        except KeyError:
+            raise Uneven from None
+
+    def _made(self, fields: list[Any], whole: bool) -> Any:
+        if self.type is dict:
+            return dict(zip(self.keys, fields, strict=True))
+        if hasattr(self.type, "_fields"):
+            return self.type(*fields)
+        if self.type is tuple and (self.tuples or not whole):
+            return tuple(fields)
+        # torch's batches have lists where its samples have tuples.
+        return fields
+
+    def whole(self, rows: int) -> Any:
+        return self._made([field.whole(rows) for field in self.fields], True)
+
+    def take(self, row: int) -> Any:
+        return self._made([field.take(row) for field in self.fields], False)
+
+
+_Node = Any
+_PENDING = getattr(_native, "Pending", None)
+
+
+def _is_plain(tensor: Any, torch: Any) -> bool:
+    return (
+        tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def _torch_has(dtype: Any, torch: Any) -> bool:
+    try:
+        torch.from_numpy(numpy.empty(1, dtype))
+    except TypeError:
+        return False
+    return True
+
+
+def _node(stack: Stack, value: Any, ordered: type = list) -> _Node:
+    kind = type(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and kind is torch.Tensor and stack.torch is not None:
+        return _Tensors(stack, value) if _is_plain(value, torch) else _Values(stack, ordered)
+    if kind is numpy.ndarray:
+        plain = value.dtype.kind in "biufc" and value.dtype.isnative
+        if plain and (stack.torch is None or _torch_has(value.dtype, stack.torch)):
+            return _Arrays(stack, value)
+    elif _PENDING is not None and kind is _PENDING:
+        return _Pending(stack, value)
+    elif kind in (dict, tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        if len(value):
+            return _Fields(stack, value)
+    return _Values(stack, ordered)
+
+
+class Stack:
+    """A batch of at most `rows` rows in the making. Rows may come in any order, from any thread."""
+
+    def __init__(self, rows: int, slot: Slot, collate: Collate, torch: Any, copier: _native.Copier) -> None:
+        self.rows, self.slot, self.collate = rows, slot, collate
+        self.torch, self.copier = torch, copier
+        self.copied_from: list[Any] = []
+        # What the batch's arrays are views of, where that is not the slot itself.
+        self.memory: Bytes | None = None
+        self._node: _Node | None = None
+        self._first = threading.Lock()
+        self._odd: dict[int, Any] = {}
+
+    def add(self, row: int, sample: Any) -> None:
+        """Writes a row, or keeps the sample if it is not like the first one."""
+        if self._node is None:
+            with self._first:
+                if self._node is None:
+                    self._node = _node(self, sample)
+        try:
+            self._node.put(row, sample)
+        except Uneven:
+            self._odd[row] = sample
+
+    def finish(self, rows: int | None = None) -> Any:
+        """The batch of the first `rows` rows."""
+        rows = self.rows if rows is None else rows
+        self.copier.wait()
+        self.copied_from.clear()
+        node = self._node
+        if node is None:
+            return self.collate([])
+        if self._odd:
+            return self.collate([self._odd[at] if at in self._odd else node.take(at) for at in range(rows)])
+        return node.whole(rows)

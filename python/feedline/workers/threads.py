@@ -1,0 +1,221 @@
+"""Workers that are threads: for code that lets go of the interpreter's lock, or has none."""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+from typing import Any
+
+from feedline import _native
+from feedline.workers import torch_side
+from feedline.workers.executor import Begin, Result
+from feedline.workers.failure import WorkerError
+from feedline.workers.job import Job, Task
+from feedline.workers.slots import Slots
+from feedline.workers.stack import Stack
+
+
+class _Batch:
+    """A batch in the making: its rows are shared out among the threads."""
+
+    def __init__(self, sequence: int, task: Task, rows: int) -> None:
+        self.sequence, self.task, self.rows = sequence, task, rows
+        self.next = 0
+        self.under_way = 0
+        self.samples: list[Any] = []
+        self.stack: Stack | None = None
+        self.error: tuple[int, BaseException] | None = None
+
+    def fail(self, row: int, error: BaseException) -> None:
+        # Rows are given out in order: of several failures the first row's is the one that a
+        # loop over the samples would have met.
+        if self.error is None or row < self.error[0]:
+            self.error = row, error
+        self.next = self.rows
+
+
+class Threads:
+    """Runs tasks in threads of this process, several on one batch: the first batch is there soon,
+    and few batches are in memory at a time."""
+
+    name = "threads"
+
+    def __init__(self, job: Job, workers: int, prefetch: int, base_seed: int, pin: Any = None) -> None:
+        self.workers = workers
+        # All threads work on the same batch, so a few ahead are enough.
+        self.capacity = max(2, min(workers * prefetch, prefetch + 1))
+        self._job, self._base_seed = job, base_seed
+        self._many = bool(getattr(job.dataset, "__getitems__", None))
+        self.slots = Slots(self.capacity + 2, pin)
+        self._copier = _native.Copier()
+        self._changed = threading.Condition()
+        self._open: collections.deque[_Batch] = collections.deque()
+        self._results: dict[int, Result] = {}
+        self._sequence = 0
+        self._wanted = 0
+        self._closed = False
+        self._trouble: BaseException | None = None
+        self._owner = os.getpid()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number,), name=f"feedline-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def begin(self, begin: Begin) -> None:
+        state = None if begin.states is None else begin.states[0]
+        if state is not None and state.get("dataset") is not None:
+            self._job.dataset.load_state_dict(state["dataset"])
+
+    def submit(self, task: Task) -> int:
+        whole = not self._job.batched or self._many
+        batch = _Batch(self._sequence, task, 1 if whole else len(task.index))
+        if not whole:
+            if self._job.stacks:
+                torch = torch_side.torch_module() if self._job.torch else None
+                batch.stack = Stack(batch.rows, self.slots.take(), self._job.collate, torch, self._copier)
+                batch.stack.slot.begin()
+            else:
+                batch.samples = [None] * batch.rows
+            for row, sample in enumerate(task.made or ()):
+                self._keep(batch, row, sample)
+                batch.next = row + 1
+            task.made = None
+        with self._changed:
+            self._sequence += 1
+            self._open.append(batch)
+            self._changed.notify_all()
+        return batch.sequence
+
+    def _keep(self, batch: _Batch, row: int, sample: Any) -> None:
+        if batch.stack is not None:
+            batch.stack.add(row, sample)
+        else:
+            batch.samples[row] = sample
+
+    def _run(self, number: int) -> None:
+        try:
+            if self._job.torch:
+                seed = self._base_seed + number
+                torch_side.enter_thread(torch_side.make_info(self._job, number, seed, "thread"))
+            if self._job.init is not None:
+                self._job.init(number)
+        except BaseException as error:
+            with self._changed:
+                self._trouble = error
+                self._changed.notify_all()
+        while True:
+            with self._changed:
+                while not (self._closed or any(self._has_work(batch) for batch in self._open)):
+                    self._changed.wait()
+                if self._closed:
+                    return
+                batch = next(batch for batch in self._open if self._has_work(batch))
+                row = batch.next
+                batch.next += 1
+                batch.under_way += 1
+            self._work(batch, row)
+
+    @staticmethod
+    def _has_work(batch: _Batch) -> bool:
+        # A batch whose rows all came ready-made still has to be finished by somebody.
+        return batch.next < batch.rows or (batch.next == batch.rows and batch.under_way == 0)
+
+    def _work(self, batch: _Batch, row: int) -> None:
+        result = None
+        if row < batch.rows:
+            try:
+                if self._trouble is not None:
+                    raise self._trouble
+                self._make(batch, row)
+            except BaseException as error:
+                batch.fail(row, error)
+        with self._changed:
+            batch.under_way -= 1
+            last = batch.next >= batch.rows and batch.under_way == 0 and batch in self._open
+            if last:
+                self._open.remove(batch)
+        if last:
+            result = self._finish(batch)
+            with self._changed:
+                if batch.sequence >= self._wanted and not self._closed:
+                    self._results[batch.sequence] = result
+                self._changed.notify_all()
+
+    def _make(self, batch: _Batch, row: int) -> None:
+        dataset, index = self._job.dataset, batch.task.index
+        if not self._job.batched:
+            batch.samples = dataset[index]
+        elif self._many:
+            batch.samples = dataset.__getitems__(index)
+        else:
+            self._keep(batch, row, dataset[index[row]])
+
+    def _finish(self, batch: _Batch) -> Result:
+        stack, lent = batch.stack, False
+        try:
+            if batch.error is not None:
+                return Result(error=batch.error[1])
+            if stack is None:
+                value = self._job.collate(batch.samples)
+            else:
+                lent = True
+                stack.memory = self.slots.lend(stack.slot, stack.slot.used)
+                value = stack.finish()
+            state = None
+            if batch.task.snapshot:
+                state = {"dataset": self._job.dataset.state_dict(), "iterator": None, "ended": False}
+            return Result(value, state=state)
+        except BaseException as error:
+            return Result(error=error)
+        finally:
+            if stack is not None:
+                # A thread that still copies to it would write into the next batch.
+                self._copier.wait()
+                if not lent:
+                    self.slots.give_back(stack.slot)
+
+    def take(self, sequence: int) -> Result | None:
+        if os.getpid() != self._owner:
+            raise WorkerError("the workers belong to another process: make a new loader after a fork")
+        with self._changed:
+            return self._results.pop(sequence, None)
+
+    def wait(self, seconds: float | None) -> bool:
+        with self._changed:
+            return bool(self._results) or self._changed.wait(seconds)
+
+    def withdraw(self, sequence: int) -> bool:
+        return False
+
+    def forget(self) -> None:
+        with self._changed:
+            self._wanted = self._sequence
+            for batch in self._open:
+                # What is under way ends; the rest is not begun.
+                batch.next = max(batch.next, batch.rows)
+            idle = [batch for batch in self._open if batch.under_way == 0]
+            for batch in idle:
+                self._open.remove(batch)
+            self._results.clear()
+        for batch in idle:
+            if batch.stack is not None:
+                self._copier.wait()
+                self.slots.give_back(batch.stack.slot)
+
+    def renew(self, base_seed: int) -> None:
+        self._base_seed = base_seed
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._open.clear()
+            self._results.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread() and os.getpid() == self._owner:
+                # A sample that takes longer is left to end by itself.
+                thread.join(0.5)
+        self.slots.close()

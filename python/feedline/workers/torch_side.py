@@ -1,0 +1,155 @@
+"""What torch needs in a worker: its worker info, one thread, and stacks that avoid /dev/shm."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from feedline.workers.job import Job
+    from feedline.workers.slots import Slot
+
+_local = threading.local()
+_writing: Slot | None = None
+
+
+def torch_module() -> Any:
+    """torch, which the program has loaded."""
+    return sys.modules["torch"]
+
+
+def default_functions() -> dict[Any, Any]:
+    """torch's own entries of default_collate_fn_map."""
+    from torch.utils.data._utils import collate
+
+    numbers = (numpy.bool_, numpy.number, numpy.object_)
+    return {
+        sys.modules["torch"].Tensor: collate.collate_tensor_fn,
+        numpy.ndarray: collate.collate_numpy_array_fn,
+        numbers: collate.collate_numpy_scalar_fn,
+        float: collate.collate_float_fn,
+        int: collate.collate_int_fn,
+        str: collate.collate_str_fn,
+        bytes: collate.collate_str_fn,
+    }
+
+
+def added_functions() -> dict[Any, Any]:
+    """What the program has added to or changed in default_collate_fn_map."""
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    known = default_functions()
+    return {
+        kind: function for kind, function in default_collate_fn_map.items() if known.get(kind) is not function
+    }
+
+
+def make_info(job: Job, worker: int, seed: int, method: str) -> Any:
+    """torch's WorkerInfo; its constructor differs between torch's versions."""
+    from torch.utils.data._utils.worker import WorkerInfo
+
+    info = {"id": worker, "num_workers": job.num_workers, "seed": seed, "dataset": job.dataset}
+    try:
+        return WorkerInfo(**info, worker_method=method)
+    except TypeError:
+        return WorkerInfo(**info)
+
+
+def set_info(info: Any) -> None:
+    """What torch.utils.data.get_worker_info() says in this process."""
+    from torch.utils.data._utils import worker
+
+    worker._worker_info = info
+
+
+def get_worker_info() -> Any:
+    """As torch's, and also in a worker that is a thread, where torch's says None."""
+    from torch.utils.data._utils import worker
+
+    info = getattr(_local, "info", None)
+    return worker._worker_info if info is None else info
+
+
+def enter_thread(info: Any) -> None:
+    """Makes this thread a worker: it has a worker info, and torch's ops in it use one core."""
+    _local.info = info
+    torch = sys.modules["torch"]
+    # torch.set_num_threads would set the whole program's number. OpenMP's own is the thread's; torch
+    # sets it when a thread first asks, so that comes first.
+    torch.get_num_threads()
+    for library in _openmp_libraries():
+        library.omp_set_num_threads(1)
+
+
+@functools.cache
+def _openmp_libraries() -> list[Any]:
+    """The OpenMP libraries that are loaded; wheels carry them under names of their own."""
+    try:
+        with open("/proc/self/maps") as maps:
+            mapped = {
+                line.split(None, 5)[5].rstrip("\n") for line in maps if line.count(" ") > 5 and "/" in line
+            }
+    except OSError:
+        return []
+    names = ("libgomp", "libiomp", "libomp")
+    found = [path for path in mapped if path.rsplit("/", 1)[-1].startswith(names)]
+    return [ctypes.CDLL(path) for path in sorted(found)]
+
+
+def enter_process(job: Job) -> None:
+    """Makes this process a worker."""
+    import torch
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    torch.set_num_threads(1)
+    default_collate_fn_map.update(job.registry)
+    if torch.Tensor not in job.registry:
+        default_collate_fn_map[torch.Tensor] = _stack_tensors
+
+
+@contextmanager
+def writing_to(slot: Slot | None) -> Iterator[None]:
+    """Tensors that are collated meanwhile are stacked in `slot`."""
+    global _writing
+    _writing = slot
+    try:
+        yield
+    finally:
+        _writing = None
+
+
+def _stack_tensors(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    """As torch's collate_tensor_fn, which in a worker takes memory from /dev/shm; this takes a slot's."""
+    import torch
+    from torch.utils.data._utils import worker
+    from torch.utils.data._utils.collate import collate_tensor_fn
+
+    first = batch[0]
+    size = first.numel() * first.element_size() * len(batch)
+    alike = all(
+        type(one) is torch.Tensor
+        and one.layout == torch.strided
+        and one.device.type == "cpu"
+        and one.shape == first.shape
+        and one.dtype == first.dtype
+        and not one.requires_grad
+        and not one.is_quantized
+        for one in batch
+    )
+    if _writing is not None and size and alike:
+        offset = _writing.reserve(size)
+        memory = torch.from_numpy(_writing.view(offset, size))
+        return torch.stack(tuple(batch), 0, out=memory.view(first.dtype).view(len(batch), *first.shape))
+    info, worker._worker_info = worker._worker_info, None
+    try:
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+    finally:
+        worker._worker_info = info
