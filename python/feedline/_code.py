@@ -41,6 +41,7 @@ from feedline.workers import (
     Job,
     Maker,
     Processes,
+    Reader,
     Result,
     Task,
     Threads,
@@ -79,12 +80,14 @@ class CodeLoader:
         self._streams = is_iterable(source)
         sources, weights, paths = ([source], [None], []) if self._streams else _open_sources(source)
         self._sources = sources
+        if self._streams:
+            _check_stream(spec)
         self._order, self._paths = _order(spec, sources, weights, paths, streams=self._streams)
         about = json.loads(self._order.about)
         self._plain_spec: dict[str, Any] = about.pop("spec")
         self._about: dict[str, Any] = about
         if self._streams:
-            _check_stream(spec, self._plain_spec, about["world_size"])
+            _check_last_batch(self._plain_spec.get("last_batch", "short"), about["world_size"])
         seed = self._plain_spec.get("seed", 0)
         fields = None if self._streams else _fields(sources)
         decode = spec.get("decode")
@@ -243,14 +246,12 @@ class CodeLoader:
         epoch, number = self._position
         resumed, self._resumed = self._resumed, False
         self._halt(keep=True)
-        self._position, self._inner = (epoch + 1, 0), None
         if resumed and number > 0:
             # The state was taken after the last batch: what was resumed is the next epoch.
+            self._position, self._inner = (epoch + 1, 0), None
             self._iterated = epoch + 1
             return self.next(iterator)
-        if self._executor is not None and self._executor.name != "inline":
-            # The worker begins with the next epoch while the program finishes this one.
-            self._running()
+        self._next_epoch(epoch)
         return None
 
     def _move_past(self, result: Result) -> None:
@@ -258,10 +259,22 @@ class CodeLoader:
         number += 1
         self._resumed = False
         if self._streams:
-            self._inner = (result.state or {}).get("dataset", {}).get("inner")
+            state = result.state or {}
+            if state.get("ended"):
+                # A short batch tells that it is the last.
+                self._halt(keep=True)
+                self._next_epoch(epoch)
+                return
+            self._inner = state.get("dataset", {}).get("inner")
         elif number >= self._about["batches"]:
             epoch, number = epoch + 1, 0
         self._position = self._expected = (epoch, number)
+
+    def _next_epoch(self, epoch: int) -> None:
+        self._position, self._inner = (epoch + 1, 0), None
+        if self._executor is not None and self._executor.name != "inline":
+            # The worker begins with the next epoch while the program finishes this one.
+            self._running()
 
     def _finished(self, task: Task, result: Result) -> Any:
         rows, padding = task.note
@@ -298,9 +311,10 @@ class CodeLoader:
         allowed = self._plain_spec.get("max_failures")
         if allowed is not None and len(self._failed) > allowed:
             self._halt()
+            failed = len(self._failed)
             raise TooManyFailuresError(
-                f"{len(self._failed)} samples failed, more than max_failures = {allowed} allows; the last: {text}",
-                failed=len(self._failed),
+                f"{failed} samples failed, more than max_failures = {allowed} allows; the last: {text}",
+                failed=failed,
                 allowed=allowed,
                 **told,
             )
@@ -386,19 +400,24 @@ class CodeLoader:
             try:
                 made = Processes(self._job, workers, prefetch, seed)
             except WorkerError as error:
-                if self._asked != "auto" or not self._choice.reason.startswith("a sample"):
+                if self._asked != "auto" or not (self._streams or self._choice.reason.startswith("a sample")):
                     raise
                 self._choice = Choice("threads", f"{self._choice.reason}, but {error}").tell()
-                made = Threads(self._job, workers, prefetch, seed)
+                made = self._threads(prefetch, seed)
         else:
-            made = Threads(self._job, workers, prefetch, seed)
+            made = self._threads(prefetch, seed)
         # Whatever happens to this object, its workers end with it.
         self._closing = weakref.finalize(self, made.close)
         return made
 
+    def _threads(self, prefetch: int, seed: int) -> Executor:
+        if self._streams:
+            return Reader(self._job, prefetch)
+        return Threads(self._job, self._workers, prefetch, seed)
+
     def _choose(self, first: Task) -> Choice:
         if self._streams:
-            return choose(self._job, self._workers, first).tell()
+            return Choice("processes", "an iterable is read by one worker, beside the program").tell()
         if all(isinstance(one, Native | Arrays) for one in self._sources) and not _has_calls(self._stages):
             return Choice("threads", "all per-sample work is native").tell()
         # What is still to be written counts as part of a sample's time.
@@ -620,21 +639,22 @@ def _check_arguments(spec: Mapping[str, Any], executor: str, collate_fn: Any, wo
         raise refuse("in_order", "batches that Python code makes are handed over in order", "true")
 
 
-def _check_stream(spec: Mapping[str, Any], plain_spec: Mapping[str, Any], world_size: int) -> None:
-    needs_numbers = "needs a data set with __len__ and __getitem__, and this is an iterable"
+_NUMBERS = "needs a data set with __len__ and __getitem__, and this is an iterable"
+
+
+def _check_stream(spec: Mapping[str, Any]) -> None:
     for key in ("shuffle", "replacement", "weights", "subset", "num_samples"):
-        if key in plain_spec:
-            raise refuse(key, needs_numbers)
-    if plain_spec.get("on_error") == "skip":
-        raise refuse("on_error", f'"skip" {needs_numbers}', '"raise"')
-    last = plain_spec.get("last_batch", "short")
+        if spec.get(key) is not None and spec[key] is not False:
+            raise refuse(key, _NUMBERS)
+    if spec.get("on_error") == "skip":
+        raise refuse("on_error", f'"skip" {_NUMBERS}', '"raise"')
+
+
+def _check_last_batch(last: str, world_size: int) -> None:
     if last in ("pad", "wrap") or (last == "short" and world_size > 1):
         ranks = " on several ranks" if world_size > 1 else ""
-        raise refuse(
-            "last_batch",
-            f'"{last}" {needs_numbers}{ranks}',
-            '"drop"' if world_size > 1 else '"short" or "drop"',
-        )
+        allowed = '"drop"' if world_size > 1 else '"short" or "drop"'
+        raise refuse("last_batch", f'"{last}" {_NUMBERS}{ranks}', allowed)
 
 
 def _open_sources(source: Any) -> tuple[list[Any], list[float | None], list[bytes]]:

@@ -162,12 +162,13 @@ class Arrays:
 
     def __init__(self, columns: list[tuple[str, str | None, Any]]) -> None:
         self.classes = []
+        first, _, samples = columns[0]
         for name, dtype, array in columns:
             if dtype is not None:
                 raise SourceError(f"array {name!r}: has elements of {dtype}, which Python code cannot see")
-            if len(array) != len(columns[0][2]):
+            if len(array) != len(samples):
                 raise SourceError(
-                    f"array {name!r}: has {len(array)} samples, while {columns[0][0]!r} has {len(columns[0][2])}"
+                    f"array {name!r}: has {len(array)} samples, while {first!r} has {len(samples)}"
                 )
         self.fields = tuple(name for name, _, _ in columns)
         self._arrays = [array for _, _, array in columns]
