@@ -202,7 +202,7 @@ class CodeLoader:
 
     def begin(self) -> int:
         """Begins the next epoch and returns its iterator's number."""
-        with self._lock:
+        with self._locked():
             self._check_open()
             epoch, number = self._position
             if not self._placed and number > 0:
@@ -214,7 +214,7 @@ class CodeLoader:
 
     def next(self, iterator: int) -> tuple[Any, bool] | None:
         """The next batch, and whether it is known to be its epoch's last; None if there is none left."""
-        with self._lock:
+        with self._locked():
             self._check_open()
             if self._generation != iterator:
                 raise StaleIteratorError(_STALE)
@@ -333,11 +333,6 @@ class CodeLoader:
 
     def _running(self) -> Feed:
         """The feed, at the present position."""
-        if self._process != os.getpid():
-            # The workers are the parent's; this process gets its own.
-            if self._closing is not None:
-                self._closing.detach()
-            self._process, self._feed, self._executor = os.getpid(), None, None
         if self._feed is not None and self._expected == self._position:
             return self._feed
         self._halt(keep=True)
@@ -418,7 +413,7 @@ class CodeLoader:
     def _choose(self, first: Task) -> Choice:
         if self._streams:
             return Choice("processes", "an iterable is read by one worker, beside the program").tell()
-        if all(isinstance(one, Native | Arrays) for one in self._sources) and not _has_calls(self._stages):
+        if all(isinstance(one, Native | Arrays) for one in self._sources) and not self._stages.functions:
             return Choice("threads", "all per-sample work is native").tell()
         # What is still to be written counts as part of a sample's time.
         with self._rows.trying():
@@ -443,7 +438,7 @@ class CodeLoader:
     def _halt(self, keep: bool = False) -> None:
         """Nothing of what is under way is wanted."""
         feed, self._feed = self._feed, None
-        if feed is not None and self._process == os.getpid():
+        if feed is not None:
             feed.close()
         if not keep and self._streams and self._executor is not None:
             # A worker whose iterable failed begins anew.
@@ -457,7 +452,7 @@ class CodeLoader:
         """Goes to the beginning of an epoch."""
         if not 0 <= epoch <= _native.Order.most_epochs:
             raise OverflowError(f"epoch {epoch} is beyond any real run")
-        with self._lock:
+        with self._locked():
             self._check_open()
             self._go_to(epoch, 0)
             self._generation += 1
@@ -475,7 +470,7 @@ class CodeLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands."""
-        with self._lock:
+        with self._locked():
             self._check_open()
             epoch, number = self._position
             text = self._order.state(epoch, number, self._data, self._pixels, sorted(self._failed))
@@ -486,7 +481,7 @@ class CodeLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the state was taken."""
-        with self._lock:
+        with self._locked():
             self._check_open()
             core = dict(state) if isinstance(state, Mapping) else {}
             inner = core.pop("iterable", None) if self._streams else None
@@ -518,17 +513,27 @@ class CodeLoader:
 
     def close(self) -> None:
         """Ends the workers."""
-        with self._lock:
+        with self._locked():
             self.closed = True
             self._generation += 1
             self._halt(keep=True)
             executor, self._executor = self._executor, None
-            if executor is not None and self._process == os.getpid():
+            if executor is not None:
                 if self._closing is not None:
                     self._closing.detach()
                 executor.close()
             if self._quarantine is not None:
                 self._quarantine.close()
+
+    def _locked(self) -> threading.RLock:
+        if self._process != os.getpid():
+            # A thread that does not exist in this process may have held the old one.
+            self._lock = threading.RLock()
+            if self._closing is not None:
+                self._closing.detach()
+            # The workers are the parent's; this process gets its own.
+            self._process, self._feed, self._executor = os.getpid(), None, None
+        return self._lock
 
     def _check_open(self) -> None:
         if self.closed:
@@ -596,10 +601,6 @@ def _at_image(batch: Any, change: Callable[[Any], Any]) -> Any:
     fields = list(batch)
     fields[key] = change(fields[key])
     return type(batch)(*fields) if hasattr(batch, "_fields") else type(batch)(fields)
-
-
-def _has_calls(stages: Stages) -> bool:
-    return not (stages.is_empty or stages.only_first)
 
 
 def _type_name(thing: Any) -> str:

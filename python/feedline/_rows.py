@@ -204,6 +204,11 @@ class Rows:
         self._sources, self._stages = sources, stages
         self._eager, self._order = eager or order is not None, order
 
+    def __feedline_parts__(self) -> list[Any]:
+        """The program's own objects, which decide where this can run."""
+        datasets = [one.dataset for one in self._sources if isinstance(one, Dataset)]
+        return datasets + self._stages.functions
+
     @contextmanager
     def trying(self) -> Iterator[None]:
         """Samples are whole meanwhile, so that their time is all of what they take."""

@@ -170,6 +170,11 @@ class Stages:
         return step.chain if isinstance(step, _Native) else None
 
     @property
+    def functions(self) -> list[Any]:
+        """The program's functions for samples."""
+        return [step.function for step in self._steps if isinstance(step, _Call)]
+
+    @property
     def is_empty(self) -> bool:
         """Whether samples stay as they are."""
         return not self._steps

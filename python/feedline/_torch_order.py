@@ -99,7 +99,8 @@ class Order:
         state: dict[str, Any] = {"torch": [one.get_state() for one in generators(loader)]}
         if not is_known(loader):
             state["random"] = random.getstate()
-            kind, keys, *rest = numpy.random.get_state()  # noqa: NPY002
+            drawn: Any = numpy.random.get_state()  # noqa: NPY002
+            kind, keys, *rest = drawn
             state["numpy"] = [kind, keys.tolist(), *rest]
         epoch = getattr(loader.sampler, "epoch", None)
         if isinstance(epoch, int) and callable(getattr(loader.sampler, "set_epoch", None)):

@@ -32,37 +32,34 @@ impl Copy {
     }
 }
 
-/// Copies that were handed over and are not done.
+/// How many copies are done; they are done in the order in which they were handed over.
 #[derive(Default)]
-struct Open {
-    count: Mutex<usize>,
-    none: Condvar,
+struct Done {
+    count: Mutex<u64>,
+    more: Condvar,
 }
 
-impl Open {
-    fn change(&self, by: isize) {
-        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        *count = count.saturating_add_signed(by);
-        if *count == 0 {
-            self.none.notify_all();
-        }
-    }
+/// The way to the thread: copies are numbered from 1 on.
+struct Queue {
+    sender: SyncSender<Copy>,
+    handed: u64,
 }
 
 /// A thread that copies memory while Python goes on to the next sample. Whoever hands a copy over
 /// keeps both ends alive and unchanged until `wait` has returned.
 #[pyclass(frozen, module = "feedline._native")]
 pub(crate) struct Copier {
-    queue: Mutex<Option<SyncSender<Copy>>>,
-    open: Arc<Open>,
+    queue: Mutex<Option<Queue>>,
+    done: Arc<Done>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-fn copy_all(queue: &Receiver<Copy>, open: &Open) {
+fn copy_all(queue: &Receiver<Copy>, done: &Done) {
     while let Ok(copy) = queue.recv() {
-        // SAFETY: `Copier::copy` checked nothing more than its caller promised: both ends stay.
+        // SAFETY: whoever handed it over keeps both ends until it is done.
         unsafe { copy.run() };
-        open.change(-1);
+        *done.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        done.more.notify_all();
     }
 }
 
@@ -71,17 +68,19 @@ impl Copier {
     #[new]
     fn new() -> PyResult<Self> {
         let (sender, receiver) = sync_channel(MOST);
-        let open = Arc::new(Open::default());
-        let theirs = open.clone();
+        let done = Arc::new(Done::default());
+        let theirs = done.clone();
         let thread = std::thread::Builder::new()
             .name("feedline-copy".to_owned())
             .spawn(move || copy_all(&receiver, &theirs))
             .map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
-        Ok(Copier { queue: Mutex::new(Some(sender)), open, thread: Mutex::new(Some(thread)) })
+        let queue = Queue { sender, handed: 0 };
+        Ok(Copier { queue: Mutex::new(Some(queue)), done, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Copies `bytes` from one address to another, now or soon. True if it is done already.
-    fn copy(&self, py: Python<'_>, to: usize, source: usize, bytes: usize) -> PyResult<bool> {
+    /// Copies `bytes` from one address to another: now, which gives 0, or soon, which gives the
+    /// number to `wait` for.
+    fn copy(&self, py: Python<'_>, to: usize, source: usize, bytes: usize) -> PyResult<u64> {
         if bytes > 0 && (to == 0 || source == 0) {
             return Err(PyValueError::new_err("a copy needs two addresses"));
         }
@@ -89,32 +88,30 @@ impl Copier {
         if bytes < SMALL {
             // SAFETY: the caller holds both ends, as the class demands.
             unsafe { copy.run() };
-            return Ok(true);
+            return Ok(0);
         }
-        self.open.change(1);
-        let refused = {
-            let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-            match queue.as_ref().map(|queue| queue.try_send(copy)) {
-                Some(Ok(())) => None,
-                Some(Err(TrySendError::Full(copy) | TrySendError::Disconnected(copy))) => {
-                    Some(copy)
+        let copy = {
+            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            match queue.as_mut().map(|queue| (queue.sender.try_send(copy), &mut queue.handed)) {
+                Some((Ok(()), handed)) => {
+                    *handed += 1;
+                    return Ok(*handed);
                 }
-                None => Some(Copy { from: source, to, bytes }),
+                Some((Err(TrySendError::Full(copy) | TrySendError::Disconnected(copy)), _)) => copy,
+                None => Copy { from: source, to, bytes },
             }
         };
-        let Some(copy) = refused else { return Ok(false) };
         // SAFETY: as above.
         py.detach(|| unsafe { copy.run() });
-        self.open.change(-1);
-        Ok(true)
+        Ok(0)
     }
 
-    /// Waits until everything that was handed over is copied.
-    fn wait(&self, py: Python<'_>) {
+    /// Waits until the copy of that number, and all before it, are done.
+    fn wait(&self, py: Python<'_>, number: u64) {
         py.detach(|| {
-            let mut count = self.open.count.lock().unwrap_or_else(PoisonError::into_inner);
-            while *count > 0 {
-                count = self.open.none.wait(count).unwrap_or_else(PoisonError::into_inner);
+            let mut count = self.done.count.lock().unwrap_or_else(PoisonError::into_inner);
+            while *count < number {
+                count = self.done.more.wait(count).unwrap_or_else(PoisonError::into_inner);
             }
         });
     }

@@ -8,10 +8,14 @@ import os
 import pickle
 import socket
 import struct
+import weakref
 from typing import Any
 
 _HEAD = struct.Struct("<QI")
 _MOST_FDS = 16
+# Ends that this program keeps. A forked child must not keep them open: their end is how the other
+# side learns that the program is gone.
+_kept: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 class Closed(Exception):
@@ -30,7 +34,9 @@ class Channel:
     def pair() -> tuple[Channel, socket.socket]:
         """An end to keep and an end to give away."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        return Channel(ours), theirs
+        channel = Channel(ours)
+        _kept.add(channel)
+        return channel, theirs
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -101,3 +107,11 @@ class Channel:
                 os.close(fd)
         self._fds.clear()
         self._socket.close()
+
+
+def _close_kept() -> None:
+    for channel in list(_kept):
+        channel.close()
+
+
+os.register_at_fork(after_in_child=_close_kept)

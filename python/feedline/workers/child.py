@@ -116,7 +116,8 @@ class Worker:
             torch_side.enter_process(job)
             torch.manual_seed(seed)
             random.seed(seed)
-            numpy.random.seed(_generate_state(base_seed, worker))  # noqa: NPY002
+            state: Any = _generate_state
+            numpy.random.seed(state(base_seed, worker))  # noqa: NPY002
             torch_side.set_info(torch_side.make_info(job, worker, seed, "multiprocessing"))
         if job.init is not None:
             job.init(worker)
@@ -162,15 +163,11 @@ class Worker:
         except Stale:
             answer = ("stale", sequence)
         except Ended:
-            answer = ("ended", sequence, self._state(task))
+            answer = ("ended", sequence, pack((None, self._state(task)), slot))
         except Exception as error:
-            answer = ("failed", sequence, self._failure(error, task))
-        try:
-            self._channel.send(answer)
-        except Closed:
-            raise
-        except Exception as error:
-            self._channel.send(("failed", sequence, self._failure(error, task)))
+            slot.begin()
+            answer = ("failed", sequence, pack((self._failure(error, task), None), slot))
+        self._channel.send(answer)
 
     def _make(self, sequence: int, task: Task, slot: Slot, row: Any) -> tuple[Any, ...]:
         if self._trouble is not None or self._maker is None:
@@ -178,7 +175,7 @@ class Worker:
         writing = torch_side.writing_to(slot) if self._maker.job.torch else contextlib.nullcontext()
         with writing:
             value = self._maker.make(task, slot, row)
-        return "made", sequence, pack(value, slot), self._state(task)
+        return "made", sequence, pack((value, self._state(task)), slot)
 
     def _state(self, task: Task) -> Any:
         return self._maker.state() if task.snapshot and self._maker is not None else None
@@ -219,6 +216,10 @@ def start(end: socket.socket, first: Callable[[Worker], None] | None = None) -> 
         with contextlib.suppress(OSError, ValueError):
             faulthandler.enable()
         _name_process()
+        # What user code prints is there at once; a worker's end is not announced to it.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, ValueError):
+                stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         run(end, first)
     except BaseException:
         traceback.print_exc()

@@ -37,6 +37,10 @@ class Executor(Protocol):
 
     name: str
     workers: int
+    owner: int
+    """The process that made it; workers do not follow a fork."""
+    broken: BaseException | None
+    """Why it can do nothing any more."""
     capacity: int
     """Tasks that may be under way at once."""
 

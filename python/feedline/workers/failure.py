@@ -77,9 +77,10 @@ class Failure:
             made = RuntimeError(self.text)
         if hasattr(made, "add_note"):
             made.add_note(f"({self.where})")
+        error: BaseException = made
         # A feedline error brings its own cause along.
-        last: BaseException = made
+        last = error
         while last.__cause__ is not None:
             last = last.__cause__
         last.__cause__ = RemoteTraceback(self.text)
-        return made
+        return error

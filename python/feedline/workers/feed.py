@@ -43,9 +43,9 @@ class Feed:
         self.longest_wait = 0.0
         self.helped = 0
 
-    def fill(self) -> None:
-        """Gives the executor work up to its capacity."""
-        while not self._exhausted and len(self._pending) < self._executor.capacity:
+    def fill(self, others: int = 0) -> None:
+        """Gives the executor work up to its capacity, of which `others` have a part."""
+        while not self._exhausted and len(self._pending) + others < self._executor.capacity:
             if self._turns and not any(self.active):
                 self._exhausted = True
                 return
@@ -60,6 +60,11 @@ class Feed:
                 task.worker = self._turn
                 self._turn = (self._turn + 1) % len(self.active)
             self._pending.append((self._executor.submit(task), task))
+
+    @property
+    def pending(self) -> int:
+        """Tasks that are under way or waiting to be taken."""
+        return len(self._pending)
 
     @property
     def exhausted(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from feedline.workers.executor import Begin, Result
 from feedline.workers.job import Ended, Job, Maker, Task
 from feedline.workers.seeds import apart
@@ -13,16 +15,18 @@ class Inline:
     name = "inline"
     workers = 0
     capacity = 1
+    broken: BaseException | None = None
 
     def __init__(self, job: Job) -> None:
         self._maker = Maker(job)
         self._tasks: dict[int, Task] = {}
         self._sequence = 0
+        self.owner = os.getpid()
 
     def begin(self, begin: Begin) -> None:
         state = None if begin.states is None else begin.states[0]
         skip = 0 if begin.skips is None else begin.skips[0]
-        self._maker.begin({} if skip and state is None else state, skip, begin.rows)
+        self._maker.begin(state, skip, begin.rows)
 
     def submit(self, task: Task) -> int:
         sequence = self._sequence

@@ -81,26 +81,22 @@ class Maker:
         self._ended = False
 
     def begin(self, state: Any = None, skip: int = 0, rows: int = 0) -> None:
-        """Begins an epoch, at `state`, or after so many batches of `rows` samples."""
+        """Begins an epoch, at `state`, and passes over `skip` batches of `rows` samples."""
         self._ended = False
-        dataset = self.job.dataset
-        if state is not None and state.get("dataset") is not None and is_stateful(dataset):
+        dataset, state = self.job.dataset, state or {}
+        if state.get("dataset") is not None and is_stateful(dataset):
             dataset.load_state_dict(state["dataset"])
         if self.job.kind == "map":
             return
         self._iterator = iter(dataset)
-        if state is None:
-            return
         if state.get("iterator") is not None and is_stateful(self._iterator):
             self._iterator.load_state_dict(state["iterator"])
-        elif not is_stateful(dataset):
-            # Without a state there is only the long way.
-            try:
-                for _ in range(skip * (rows or 1)):
-                    next(self._iterator)
-            except StopIteration:
-                self._ended = True
-        self._ended = self._ended or bool(state.get("ended"))
+        self._ended = bool(state.get("ended"))
+        try:
+            for _ in range(0 if self._ended else skip * (rows or 1)):
+                next(self._iterator)
+        except StopIteration:
+            self._ended = True
 
     def state(self) -> dict[str, Any]:
         """Where the data set and its iterator stand."""
@@ -137,13 +133,14 @@ class Maker:
                 made.append(dataset[index[at]])
             return self.job.collate(made)
         stack = self.stack(len(index), slot)
-        for at, sample in enumerate(made):
-            stack.add(at, sample)
-        made.clear()
-        for at in range(first, len(index)):
-            row(at)
-            stack.add(at, dataset[index[at]])
-        return stack.finish()
+        try:
+            for at in range(len(index)):
+                row(at)
+                stack.add(at, made[at] if at < first else dataset[index[at]])
+            return stack.finish()
+        finally:
+            # The slot goes to somebody else after this.
+            stack.settle()
 
     def stack(self, rows: int, slot: Slot) -> Stack:
         """A batch that is written in place."""
@@ -164,6 +161,13 @@ class Maker:
             return self.job.collate(sample)
         rows = len(index)
         stack = None if slot is None or not self.job.stacks else self.stack(rows, slot)
+        try:
+            return self._collect(rows, stack, row)
+        finally:
+            if stack is not None:
+                stack.settle()
+
+    def _collect(self, rows: int, stack: Stack | None, row: Callable[[int], None]) -> Any:
         samples: list[Any] = []
         count = 0
         while count < rows:

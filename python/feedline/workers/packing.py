@@ -143,7 +143,7 @@ def _storage(buffer: Any) -> Any:
     import torch
 
     data = numpy.frombuffer(buffer, numpy.uint8)
-    return torch.from_numpy(data).untyped_storage() if len(data) else torch.UntypedStorage(0)
+    return torch.from_numpy(data).untyped_storage() if len(data) else torch.tensor([]).untyped_storage()
 
 
 def _on_storage(storage: Any, dtype: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-import logging
 import os
 import select
 import signal
@@ -29,11 +28,6 @@ from feedline.workers.packing import Packed, pack, unpack
 from feedline.workers.server import Server, launch
 from feedline.workers.slots import Slot, Slots
 
-_log = logging.getLogger("feedline")
-# Connections of this program, which a forked worker must not keep open: their end is how a
-# worker learns that the program is gone.
-_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
-
 
 class _Process:
     """The consumer's view of one worker."""
@@ -42,8 +36,10 @@ class _Process:
         self.number, self.channel = number, end
         self.pid: int | None = None
         self.token: int | None = None
+        self.server: Server | None = None
         self.spawned: subprocess.Popen[bytes] | None = None
         self.ready = False
+        self.worked = False
         self.slots: dict[int, Slot] = {}
         self.open: dict[int, tuple[Task, Slot]] = {}
         self.page = Slot()
@@ -78,8 +74,9 @@ class Processes:
         self._deaths: collections.Counter[int] = collections.Counter()
         self._begin: Begin | None = None
         self._processes: list[_Process] = []
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self.restarts = 0
+        self.broken: BaseException | None = None
         self._packed: tuple[Packed, Slot] | None = None
         try:
             if method != "fork":
@@ -105,7 +102,6 @@ class Processes:
 
     def _start(self, number: int) -> _Process:
         channel, theirs = Channel.pair()
-        _channels.add(channel)
         process = _Process(number, channel)
         process.status[WANTED] = self._wanted
         try:
@@ -115,9 +111,14 @@ class Processes:
                 process.spawned = launch("from feedline.workers.child import main; main", theirs)
                 process.pid = process.spawned.pid
             else:
-                server = Server.get()
-                server.load(_modules(self._job))
-                process.token = server.fork(theirs)
+                process.server = Server.get()
+                process.server.load(_modules(self._job))
+                process.token = process.server.fork(theirs)
+        except Closed:
+            code = None if process.server is None else process.server.ended
+            raise WorkerError(
+                f"the process that workers are forked from has ended (code {code})", exit_code=code
+            ) from None
         finally:
             theirs.close()
         if self.method != "fork":
@@ -145,8 +146,6 @@ class Processes:
         if pid:
             process.pid = pid
             return
-        for channel in list(_channels):
-            channel.close()
         job, seed, page = self._job, self._base_seed, process.page
 
         def work(worker: Worker) -> None:
@@ -164,8 +163,6 @@ class Processes:
         at, begin = process.number, self._begin
         state = None if begin.states is None else begin.states[at]
         skip = 0 if begin.skips is None else begin.skips[at]
-        if skip and state is None:
-            state = {}
         with contextlib.suppress(Closed):
             process.channel.send(("begin", state, skip, begin.rows))
 
@@ -238,8 +235,10 @@ class Processes:
         return self._collect(seconds)
 
     def _collect(self, seconds: float | None) -> bool:
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             raise WorkerError("the workers belong to another process: make a new loader after a fork")
+        if self.broken is not None:
+            raise self.broken
         ends = {process.channel.fileno(): process for process in self._processes}
         poll = select.poll()
         for fd in ends:
@@ -259,27 +258,31 @@ class Processes:
 
     def _hear(self, process: _Process, kind: str, *details: Any) -> None:
         if kind == "ready":
-            process.pid, process.ready = details[0], True
+            process.pid, process.ready, process.worked = details[0], True, True
             return
         sequence = details[0]
-        task, slot = process.open.pop(sequence)
+        _, slot = process.open.pop(sequence)
         if sequence < self._wanted or kind == "stale":
             self.slots.give_back(slot)
             return
-        if kind == "made":
-            packed, state = details[1:]
-            if packed.places:
-                value = unpack(packed, self.slots.lend(slot, packed.size))
-            else:
-                value = unpack(packed, numpy.empty(0, numpy.uint8))
-                self.slots.give_back(slot)
-            self._results[sequence] = Result(value, state=state)
-            return
-        self.slots.give_back(slot)
-        if kind == "ended":
-            self._results[sequence] = Result(ended=True, state=details[1])
+        packed: Packed = details[1]
+        if packed.places:
+            memory = self.slots.lend(slot, packed.size)
         else:
-            self._results[sequence] = Result(error=details[1].exception())
+            memory = numpy.empty(0, numpy.uint8)
+            self.slots.give_back(slot)
+        try:
+            value, state = unpack(packed, memory)
+        except Exception as error:
+            error.__cause__ = WorkerError(f"what worker {process.number} made cannot be read here")
+            self._results[sequence] = Result(error=error)
+            return
+        if kind == "made":
+            self._results[sequence] = Result(value, state=state)
+        elif kind == "ended":
+            self._results[sequence] = Result(ended=True, state=state)
+        else:
+            self._results[sequence] = Result(error=value.exception())
 
     def _bury(self, process: _Process) -> None:
         """Names a worker that has ended, and puts another one in its place if that helps."""
@@ -296,32 +299,30 @@ class Processes:
         self._deaths[guilty] += 1
         can_repeat = self._job.kind == "map" and not any(task.snapshot for _, (task, _) in lost)
         wanted = [(sequence, task) for sequence, (task, _) in lost if sequence >= self._wanted]
-        if not process.ready or (wanted and not can_repeat) or self._deaths[guilty] > 1:
+        if not process.ready:
+            # It never came to work, and another one would not either.
+            self.broken = error
+            raise error
+        if wanted and (not can_repeat or self._deaths[guilty] > 1):
             for sequence, _ in wanted:
                 self._results[sequence] = Result(error=error)
-            if not wanted and not process.ready:
-                # It never came to work: whoever waits for it must hear of it.
-                for sequence, _ in self._queue:
-                    self._results[sequence] = Result(error=error)
-                self._queue.clear()
-                if not self._results:
-                    raise error
-            if not process.ready:
-                raise error
-        if wanted and can_repeat and self._deaths[guilty] <= 1:
-            warnings.warn(f"{error}. Its batch is made again by a new worker.", RuntimeWarning, stacklevel=4)
+        repeat = wanted and can_repeat and self._deaths[guilty] <= 1
+        if repeat:
             self._queue.extendleft(reversed(wanted))
         self.restarts += 1
         self._processes[process.number] = self._start(process.number)
+        if repeat:
+            # Last, as a program may turn warnings into errors.
+            warnings.warn(f"{error}. Its batch is made again by a new worker.", RuntimeWarning, stacklevel=4)
 
     def _exit_code(self, process: _Process) -> int | None:
         if process.spawned is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.spawned.wait(2)
-        elif process.token is not None:
-            server = Server.get()
+        elif process.server is not None and process.token is not None:
+            server = process.server
             pid = process.pid or server.pid(process.token)
-            return None if pid is None else server.exit_code(pid, 2)
+            return server.ended if pid is None else server.exit_code(pid, 2)
         elif process.pid is not None:
             with contextlib.suppress(ChildProcessError):
                 return os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
@@ -353,12 +354,12 @@ class Processes:
                 "; the kernel kills like this when memory runs out: try fewer workers, a smaller "
                 "prefetch_factor or a smaller batch"
             )
-        error = WorkerError(text, pid=process.pid, signal=number, exit_code=code, sample=sample)
-        _log.warning("%s", text)
-        return error
+        return WorkerError(text, pid=process.pid, signal=number, exit_code=code, sample=sample)
 
     def withdraw(self, sequence: int) -> bool:
-        if any(process.ready for process in self._processes):
+        if self.restarts or any(process.worked for process in self._processes):
+            # What has killed a worker must not be tried here; and one that takes a renewed data
+            # set over is soon back.
             return False
         for at, (one, _) in enumerate(self._queue):
             if one == sequence:
@@ -374,8 +375,8 @@ class Processes:
         self._results.clear()
 
     def _stop(self) -> None:
-        server = Server._one
         for process in self._processes:
+            server = process.server
             process.channel.close()
             pid = process.pid
             if pid is None and process.token is not None and server is not None:
@@ -398,7 +399,7 @@ class Processes:
         self._processes = []
 
     def close(self) -> None:
-        if os.getpid() == self._owner:
+        if os.getpid() == self.owner:
             self._stop()
         self._results.clear()
         self._queue.clear()

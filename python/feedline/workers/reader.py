@@ -27,7 +27,7 @@ class Reader:
         self._sequence = 0
         self._wanted = 0
         self._closed = False
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="feedline-reader", daemon=True)
         self._thread.start()
 
@@ -86,7 +86,7 @@ class Reader:
         return Result(value, state=self._maker.state() if task.snapshot else None)
 
     def take(self, sequence: int) -> Result | None:
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             raise WorkerError("the workers belong to another process: make a new loader after a fork")
         with self._changed:
             return self._results.pop(sequence, None)
@@ -114,6 +114,6 @@ class Reader:
             self._open.clear()
             self._results.clear()
             self._changed.notify_all()
-        if self._thread is not threading.current_thread() and os.getpid() == self._owner:
+        if self._thread is not threading.current_thread() and os.getpid() == self.owner:
             # A sample that takes longer is left to end by itself.
             self._thread.join(0.5)

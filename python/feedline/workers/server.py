@@ -32,14 +32,17 @@ def launch(code: str, end: socket.socket) -> subprocess.Popen[bytes]:
         environment.setdefault(name, "1")
     # `-c` puts the current folder in front of sys.path; the program's own path follows it.
     program = f"import sys; sys.path[:] = {sys.path!r}; {code}({end.fileno()})"
-    return subprocess.Popen(
-        [sys.executable, *flags, "-c", program],
-        stdin=subprocess.DEVNULL,
-        env=environment,
-        pass_fds=(end.fileno(),),
-        # A Ctrl-C in the terminal is the program's to answer.
-        start_new_session=False,
-    )
+    # A Ctrl-C in the terminal is the program's to answer, also while the interpreter starts.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return subprocess.Popen(
+            [sys.executable, *flags, "-c", program],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=(end.fileno(),),
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def main(fd: int) -> None:
@@ -55,7 +58,7 @@ def main(fd: int) -> None:
     children: set[int] = set()
     try:
         while True:
-            select.select([end, wake], [], [])
+            select.select([end.fileno(), wake], [], [])
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
             _reap(channel, children)
@@ -134,6 +137,13 @@ class Server:
             one = cls._one = Server()
             atexit.register(one.close)
         return one
+
+    @property
+    def ended(self) -> int | None:
+        """The server's own exit code, if it has one."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(0.5)
+        return None
 
     def load(self, modules: set[str]) -> None:
         """Imports modules there, once."""

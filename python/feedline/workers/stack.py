@@ -46,8 +46,9 @@ class _Array:
 
     def copy(self, row: int, address: int, owner: Any) -> None:
         stack = self.stack
-        if not stack.copier.copy(self.row(row), address, self.row_bytes):
-            stack.copied_from.append(owner)
+        number = stack.copier.copy(self.row(row), address, self.row_bytes)
+        if number:
+            stack.copied_from.append((number, owner))
 
     def bytes(self, rows: int) -> Any:
         size = self.row_bytes * rows
@@ -193,6 +194,10 @@ def _is_plain(tensor: Any, torch: Any) -> bool:
     )
 
 
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
 def _torch_has(dtype: Any, torch: Any) -> bool:
     try:
         torch.from_numpy(numpy.empty(1, dtype))
@@ -212,9 +217,8 @@ def _node(stack: Stack, value: Any, ordered: type = list) -> _Node:
             return _Arrays(stack, value)
     elif _PENDING is not None and kind is _PENDING:
         return _Pending(stack, value)
-    elif kind in (dict, tuple, list) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        if len(value):
-            return _Fields(stack, value)
+    elif len(value) if kind in (dict, tuple, list) or _is_named_tuple(value) else 0:
+        return _Fields(stack, value)
     return _Values(stack, ordered)
 
 
@@ -224,7 +228,8 @@ class Stack:
     def __init__(self, rows: int, slot: Slot, collate: Collate, torch: Any, copier: _native.Copier) -> None:
         self.rows, self.slot, self.collate = rows, slot, collate
         self.torch, self.copier = torch, copier
-        self.copied_from: list[Any] = []
+        # Copies under way, and what must live until they are done.
+        self.copied_from: list[tuple[int, Any]] = []
         # What the batch's arrays are views of, where that is not the slot itself.
         self.memory: Bytes | None = None
         self._node: _Node | None = None
@@ -242,14 +247,30 @@ class Stack:
         except Uneven:
             self._odd[row] = sample
 
+    def settle(self) -> None:
+        """Waits until nothing is being copied to this batch any more."""
+        if self.copied_from:
+            self.copier.wait(max(number for number, _ in self.copied_from))
+            self.copied_from.clear()
+
+    def __del__(self) -> None:
+        # Samples must not go while they are being copied.
+        if getattr(self, "copied_from", None):
+            self.settle()
+
     def finish(self, rows: int | None = None) -> Any:
         """The batch of the first `rows` rows."""
         rows = self.rows if rows is None else rows
-        self.copier.wait()
-        self.copied_from.clear()
+        self.settle()
         node = self._node
-        if node is None:
-            return self.collate([])
-        if self._odd:
-            return self.collate([self._odd[at] if at in self._odd else node.take(at) for at in range(rows)])
-        return node.whole(rows)
+        try:
+            if node is None:
+                return self.collate([])
+            if self._odd:
+                odd = self._odd
+                return self.collate([odd[at] if at in odd else node.take(at) for at in range(rows)])
+            return node.whole(rows)
+        finally:
+            # The nodes point back here: left alone, the memory would wait for the cycle collector.
+            self._node = self.memory = None
+            self._odd = {}

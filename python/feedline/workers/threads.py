@@ -40,6 +40,7 @@ class Threads:
     and few batches are in memory at a time."""
 
     name = "threads"
+    broken: BaseException | None = None
 
     def __init__(self, job: Job, workers: int, prefetch: int, base_seed: int, pin: Any = None) -> None:
         self.workers = workers
@@ -55,8 +56,10 @@ class Threads:
         self._sequence = 0
         self._wanted = 0
         self._closed = False
+        # Whether a result came that nobody has looked for yet.
+        self._news = False
         self._trouble: BaseException | None = None
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"feedline-{number}", daemon=True)
             for number in range(workers)
@@ -142,6 +145,7 @@ class Threads:
             with self._changed:
                 if batch.sequence >= self._wanted and not self._closed:
                     self._results[batch.sequence] = result
+                    self._news = True
                 self._changed.notify_all()
 
     def _make(self, batch: _Batch, row: int) -> None:
@@ -173,19 +177,22 @@ class Threads:
         finally:
             if stack is not None:
                 # A thread that still copies to it would write into the next batch.
-                self._copier.wait()
+                stack.settle()
                 if not lent:
                     self.slots.give_back(stack.slot)
 
     def take(self, sequence: int) -> Result | None:
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             raise WorkerError("the workers belong to another process: make a new loader after a fork")
         with self._changed:
             return self._results.pop(sequence, None)
 
     def wait(self, seconds: float | None) -> bool:
         with self._changed:
-            return bool(self._results) or self._changed.wait(seconds)
+            if not self._news:
+                self._changed.wait(seconds)
+            news, self._news = self._news, False
+            return news
 
     def withdraw(self, sequence: int) -> bool:
         return False
@@ -202,7 +209,7 @@ class Threads:
             self._results.clear()
         for batch in idle:
             if batch.stack is not None:
-                self._copier.wait()
+                batch.stack.settle()
                 self.slots.give_back(batch.stack.slot)
 
     def renew(self, base_seed: int) -> None:
@@ -215,7 +222,7 @@ class Threads:
             self._results.clear()
             self._changed.notify_all()
         for thread in self._threads:
-            if thread is not threading.current_thread() and os.getpid() == self._owner:
+            if thread is not threading.current_thread() and os.getpid() == self.owner:
                 # A sample that takes longer is left to end by itself.
                 thread.join(0.5)
         self.slots.close()

@@ -1,0 +1,373 @@
+"""One iteration over a torch DataLoader: what it hands over, and how far it has come."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data._utils import pin_memory
+
+from feedline._torch_order import Guess, Order, draw_base_seed, generators, is_known
+from feedline.workers import (
+    Begin,
+    Executor,
+    Feed,
+    Job,
+    Maker,
+    Result,
+    Task,
+    apart,
+    is_stateful,
+    mixed,
+)
+
+if TYPE_CHECKING:
+    from feedline.torch import DataLoader
+
+
+def kind_of(dataset: Any) -> str:
+    """Whether a data set is asked for samples or iterated over."""
+    return "iterable" if isinstance(dataset, IterableDataset) else "map"
+
+
+class Progress:
+    """How far an epoch has come. The loader keeps it when the epoch's iterator is gone."""
+
+    def __init__(self, kind: str, base_seed: int, number: int, order: Order) -> None:
+        self.kind, self.base_seed, self.round, self.order = kind, base_seed, number, order
+        self.yielded = 0
+        self.finished = False
+        # With in_order=False: batches that were handed over before an earlier one.
+        self.ahead: set[int] = set()
+        self.own: Any = None
+        # For data sets that keep a state in each worker, or are divided among them.
+        self.workers: list[dict[str, Any]] | None = None
+        self.since_snapshot = 0
+        self.turn = 0
+        self.feed: Feed | None = None
+
+    def count(self, number: int) -> None:
+        self.ahead.add(number)
+        while self.yielded in self.ahead:
+            self.ahead.remove(self.yielded)
+            self.yielded += 1
+
+    def feed_figure(self, name: str) -> float:
+        return 0.0 if self.feed is None else float(getattr(self.feed, name))
+
+    def state(self) -> dict[str, Any]:
+        sampler = dict(self.order._snapshot() if self.finished else self.order.state())
+        if self.own is not None:
+            sampler["own"] = self.own
+        state: dict[str, Any] = {
+            "feedline": 1,
+            "kind": self.kind,
+            "yielded": self.yielded,
+            "ahead": sorted(self.ahead),
+            "finished": self.finished,
+            "base_seed": self.base_seed,
+            "round": self.round,
+            "sampler": sampler,
+            "workers": None,
+        }
+        if self.workers is not None:
+            state["workers"] = [dict(worker) for worker in self.workers]
+            state["turn"] = self.turn
+        return state
+
+
+class Epoch(Iterator[Any]):
+    """One iteration over a loader."""
+
+    def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
+        self._loader: DataLoader | None = loader
+        self._pin = loader.pin_memory and torch.accelerator.is_available()
+        self._kind = kind_of(loader.dataset)
+        # Each worker has its own part of the data or its own state: the tasks go round.
+        self._own = self._kind == "iterable" or is_stateful(loader.dataset)
+        self._len_called = loader._IterableDataset_len_called
+        self._executor: Executor | None = None
+        finished = resumed is not None and bool(resumed.get("finished"))
+        if finished:
+            # The epoch was over: what matters is where the generators stood.
+            assert resumed is not None
+            for one, state in zip(generators(loader)[1:], resumed["sampler"]["torch"][1:], strict=False):
+                one.set_state(state)
+            loader._round = resumed["round"] + 1
+            if loader.persistent_workers:
+                loader._base_seed = resumed["base_seed"]
+            resumed = None
+        guess, loader._guess = loader._guess, None
+        persistent = loader.persistent_workers and loader.num_workers > 0
+        if guess is not None and (resumed is not None or not guess[0].holds()):
+            guess[1].close()
+            # The program draws between epochs: it would be in vain the next time too.
+            loader._guesses = resumed is not None
+            loader._give_executor(guess[2])
+            guess = None
+        if guess is not None:
+            order = guess[0].order
+        else:
+            order = Order(loader, None if resumed is None else resumed["sampler"], _first(resumed))
+            if resumed is None:
+                order.begin()
+        if resumed is not None:
+            base_seed, number = resumed["base_seed"], resumed["round"]
+        elif persistent and loader._base_seed is not None:
+            base_seed, number = loader._base_seed, loader._round
+        else:
+            base_seed, number = draw_base_seed(loader), loader._round
+        loader._base_seed, loader._round = base_seed, number + (1 if persistent else 0)
+        self._progress = Progress(self._kind, base_seed, number, order)
+        if resumed is not None:
+            self._progress.yielded = resumed["yielded"]
+            self._progress.ahead = set(resumed.get("ahead", ()))
+            self._progress.own = resumed["sampler"].get("own")
+        if guess is not None:
+            self._feed, self._executor = guess[1], guess[2]
+            self._progress.feed = self._feed
+            return
+        self._open(loader, resumed)
+
+    def _open(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
+        job, progress = loader._job(), self._progress
+        tasks = self._tasks(loader, progress.order, self._progress)
+        own = self._own
+        turns = loader.num_workers > 0 and (own or loader.random == "worker")
+        first = None
+        if loader.num_workers > 0 and loader._idle is None and loader.executor == "auto" and not own:
+            first = next(tasks, None)
+            if first is not None:
+                tasks = _chain(first, tasks)
+        executor = self._executor = loader._take_executor(job, progress.base_seed, first)
+        if turns and executor.name == "threads":
+            turns = False
+        begin, turn, active = Begin(rows=loader.batch_size or 1), 0, None
+        workers = max(1, loader.num_workers)
+        if own:
+            progress.workers = [
+                {"state": None, "batches": 0, "all": 0, "ended": False} for _ in range(workers)
+            ]
+            if resumed is not None and resumed.get("workers") is not None:
+                progress.workers = [dict(worker) for worker in resumed["workers"]]
+                begin.states = [worker["state"] for worker in progress.workers]
+                begin.skips = [worker["batches"] for worker in progress.workers]
+                turn = progress.turn = int(resumed.get("turn", 0))
+                active = [not worker["ended"] for worker in progress.workers]
+                if self._kind == "iterable":
+                    self._announce_skips(begin)
+        else:
+            turn = progress.yielded % workers
+        executor.begin(begin)
+        self._feed = _EpochFeed(
+            executor,
+            tasks,
+            in_order=loader.in_order or loader.num_workers == 0,
+            timeout=loader.timeout,
+            turns=turns,
+            turn=turn,
+            active=active,
+            helper=None if own else _helper(loader, job, executor),
+        )
+        self._feed.progress = progress
+        progress.feed = self._feed
+        if loader.num_workers > 0:
+            self._feed.fill()
+
+    def _announce_skips(self, begin: Begin) -> None:
+        assert begin.states is not None and begin.skips is not None
+        without = [
+            skip
+            for state, skip in zip(begin.states, begin.skips, strict=True)
+            if skip and (state is None or (state.get("iterator") is None and state.get("dataset") is None))
+        ]
+        if without:
+            warnings.warn(
+                f"neither the data set nor its iterator has state_dict and load_state_dict: {sum(without)} "
+                "batches are read again and thrown away to find the place",
+                stacklevel=4,
+            )
+
+    @staticmethod
+    def _tasks(loader: DataLoader, order: Order, progress: Progress) -> Iterator[Task]:
+        every = loader.snapshot_every_n_steps
+        iterable, stateful = kind_of(loader.dataset) == "iterable", is_stateful(loader.dataset)
+        seeded = loader.random == "batch"
+        number = progress.yielded
+        while True:
+            try:
+                index = next(order)
+            except StopIteration:
+                return
+            if loader._auto_collation and not hasattr(index, "__getitem__"):
+                index = list(index)
+            if number not in progress.ahead:
+                yield Task(
+                    number,
+                    index,
+                    seed=mixed(progress.base_seed, progress.round, number) if seeded else None,
+                    # Passing over batches brings an iterable to its place, but no other state.
+                    snapshot=(every is not None and (number + 1) % every == 0) if iterable else stateful,
+                    note=order.sampler_state() if order.is_stateful else None,
+                )
+            number += 1
+
+    def __iter__(self) -> Epoch:
+        return self
+
+    def __len__(self) -> int:
+        assert self._loader is not None
+        return len(self._loader._index_sampler)
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        if loader is None:
+            raise StopIteration
+        try:
+            task, result = self._feed.next()
+        except StopIteration:
+            self._finish()
+            raise
+        except KeyboardInterrupt:
+            loader.close()
+            raise
+        self._note(task, result)
+        if result.error is not None:
+            raise result.error
+        if self._feed.exhausted and loader.persistent_workers:
+            self._guess_next(loader)
+        progress = self._progress
+        if self._len_called is not None and self._kind == "iterable" and progress.yielded > self._len_called:
+            warnings.warn(
+                f"Length of IterableDataset {loader.dataset} was reported to be {self._len_called} (when "
+                f"accessing len(dataloader)), but {progress.yielded} samples have been fetched. ",
+                stacklevel=2,
+            )
+        if self._pin:
+            device = torch.accelerator.current_accelerator()
+            pin: Any = pin_memory.pin_memory
+            return pin(result.value, None if device is None else device.type)
+        return result.value
+
+    def _note(self, task: Task, result: Result) -> None:
+        """Counts a batch that is handed over; a failed one counts too, as with torch."""
+        progress = self._progress
+        progress.count(task.number)
+        if task.note is not None:
+            progress.own = task.note
+        if progress.workers is not None:
+            at = task.worker or 0
+            worker = progress.workers[at]
+            worker["all"] += 1
+            if result.state is None:
+                worker["batches"] += 1
+            elif result.state["iterator"] is not None or result.state["dataset"] is not None:
+                worker.update(state=result.state, batches=0)
+            else:
+                # There is no state to be had: only counting helps.
+                worker["batches"] = worker["all"]
+            progress.turn = (at + 1) % len(progress.workers)
+
+    def _guess_next(self, loader: DataLoader) -> None:
+        """Lets the workers begin with the next epoch while the program finishes this one."""
+        if loader._guess is not None:
+            loader._guess[1].fill(self._feed.pending)
+            return
+        executor = self._executor
+        if executor is None or executor.name == "inline" or loader._resumed is not None:
+            return
+        if not loader._guesses or self._own or not is_known(loader):
+            return
+        guess = Guess(loader, executor.capacity)
+        progress = Progress("map", self._progress.base_seed, loader._round, guess.order)
+        tasks = self._tasks(loader, _Ready(guess.order, guess.indices), progress)
+        feed = _EpochFeed(
+            executor,
+            tasks,
+            in_order=loader.in_order,
+            timeout=loader.timeout,
+            turns=loader.random == "worker" and executor.name == "processes",
+            helper=_helper(loader, loader._job(), executor),
+        )
+        feed.fill(self._feed.pending)
+        loader._guess = guess, feed, executor
+
+    def _finish(self) -> None:
+        self._progress.finished = True
+        loader, self._loader = self._loader, None
+        if loader is None:
+            return
+        executor, self._executor = self._executor, None
+        if loader._guess is not None:
+            loader._guess[1].fill()
+        elif executor is not None:
+            loader._give_executor(executor)
+
+    def _leave(self) -> None:
+        """Gives the workers up before the epoch is over."""
+        loader, self._loader = self._loader, None
+        if loader is None or (self._executor is not None and self._executor.owner != os.getpid()):
+            return
+        if loader._guess is not None and loader._guess[2] is self._executor:
+            loader._guess = None
+        self._feed.close()
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.forget()
+            loader._give_executor(executor)
+
+    def __del__(self) -> None:
+        if getattr(self, "_loader", None) is not None:
+            # The interpreter may be going down.
+            with contextlib.suppress(Exception):
+                self._leave()
+
+
+def _helper(loader: DataLoader, job: Job, executor: Executor) -> Callable[[Task], Any] | None:
+    """Makes batches in the program's own thread while the workers are still starting, where nobody
+    could tell the difference."""
+    if executor.name != "processes" or loader.random != "batch" or loader.worker_init_fn is not None:
+        return None
+    maker = Maker(job)
+
+    def look(_: int) -> None:
+        # Workers that become ready meanwhile get their tasks between two samples.
+        executor.wait(0)
+
+    return lambda task: apart(task.seed, lambda: maker.make(task, None, look))
+
+
+class _EpochFeed(Feed):
+    progress: Progress | None = None
+
+    def ended(self, task: Task, result: Result) -> None:
+        if self.progress is not None and self.progress.workers is not None:
+            self.progress.workers[task.worker or 0]["ended"] = True
+
+
+class _Ready(Order):
+    """An order of which the first lists were drawn already."""
+
+    def __init__(self, order: Order, indices: list[Any]) -> None:
+        self._order, self._indices = order, iter(indices)
+        self._sampler, self._iterator = order._sampler, None
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._indices)
+        except StopIteration:
+            return next(self._order)
+
+
+def _chain(first: Task, rest: Iterator[Task]) -> Iterator[Task]:
+    yield first
+    yield from rest
+
+
+def _first(resumed: dict[str, Any] | None) -> int:
+    return 0 if resumed is None else int(resumed["yielded"])

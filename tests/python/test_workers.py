@@ -1,0 +1,584 @@
+"""Workers for user code: memory, values between processes, the choice of an executor, ends of processes."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from pathlib import Path
+
+import feedline
+import numpy as np
+import pytest
+import torch
+from feedline.torch import DataLoader
+from feedline.workers import Job, Task, choose
+from feedline.workers.failure import Failure
+from feedline.workers.packing import pack, unpack
+from feedline.workers.seeds import apart, mixed
+from feedline.workers.slots import Slot, Slots
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
+Point = collections.namedtuple("Point", ["x", "y"])
+
+
+def through_a_slot(value, code=False):
+    """What the other process would see: the same memory through another mapping."""
+    slot = Slot()
+    packed = pack(value, slot, code=code)
+    there = Slot(os.dup(slot.fd))
+    there.map(packed.size)
+    return unpack(packed, there.view(0, packed.size))
+
+
+arrays = hnp.arrays(
+    st.sampled_from(
+        [np.uint8, np.int16, np.int64, np.float16, np.float32, np.float64, np.bool_, np.complex64]
+    ),
+    hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.binary(), arrays),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3), st.tuples(inner, inner)
+    ),
+    max_leaves=8,
+)
+
+
+def assert_same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        assert one.tobytes() == other.tobytes()
+    elif isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same(left, right)
+    else:
+        assert one == other
+
+
+@settings(max_examples=150, deadline=None)
+@given(values)
+def test_any_value_comes_out_of_a_slot_as_it_went_in(value):
+    assert_same(value, through_a_slot(value))
+
+
+@pytest.mark.parametrize("code", [False, True])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(24.0).view(2, 3, 4),
+        torch.arange(24.0).view(2, 3, 4).permute(2, 0, 1),
+        torch.arange(48).view(2, 3, 2, 4).contiguous(memory_format=torch.channels_last),
+        torch.tensor(5),
+        torch.empty(0, 3, dtype=torch.bfloat16),
+        torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j]),
+    ],
+)
+def test_tensors_keep_type_shape_and_strides(tensor, code):
+    assert_same(tensor, through_a_slot({"x": tensor}, code)["x"])
+
+
+def test_sparse_meta_and_gradients_cross_too():
+    sparse = torch.eye(3).to_sparse()
+    assert torch.equal(through_a_slot(sparse).to_dense(), torch.eye(3))
+    assert through_a_slot(torch.empty(2, 3, device="meta")).device.type == "meta"
+    leaf = through_a_slot(torch.ones(2, requires_grad=True))
+    assert leaf.requires_grad and leaf.is_leaf
+    with pytest.raises(RuntimeError, match="detach"):
+        through_a_slot(torch.ones(2, requires_grad=True) * 2)
+
+
+def test_a_data_set_that_shares_memory_shares_it_afterwards():
+    whole = torch.arange(10.0)
+    one, other = through_a_slot((whole, whole[2:5]), code=True)
+    one[3] = 99
+    assert other[1] == 99
+
+
+def test_what_lies_in_the_slot_is_not_copied():
+    slot = Slot()
+    at = slot.reserve(4000)
+    array = slot.view(at, 4000).view(np.float32)
+    array[:] = 7
+    packed = pack({"x": array, "y": array[10:20]}, slot)
+    assert packed.places == [(at, 4000), (at + 40, 40)]
+    assert packed.size == slot.used < 4100
+
+
+def test_a_slot_that_grows_keeps_what_was_written():
+    slot = Slot()
+    first = slot.reserve(10)
+    early = slot.view(first, 10)
+    early[:] = 3
+    slot.reserve(5 << 20)
+    assert (slot.view(first, 10) == 3).all()
+    early[:] = 4
+    assert (slot.view(first, 10) == 4).all()
+    assert slot.locate(int(early.ctypes.data), 10) == first
+
+
+def test_a_lent_slot_comes_back_with_its_last_array():
+    slots = Slots(keep=4)
+    slot = slots.take()
+    slot.reserve(100)
+    memory = slots.lend(slot, 100)
+    part = memory[10:20]
+    del memory
+    assert slots.take() is not slot
+    del part
+    assert slots.take() is slot
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __init__(self, length=64, shape=(3, 32, 32)):
+        self.length, self.shape = length, shape
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full(self.shape, float(index)), index
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_slots_are_used_again_and_kept_batches_keep_their_bytes(executor):
+    with_workers = {"num_workers": 2, "executor": executor, "persistent_workers": True}
+    loader = DataLoader(Numbers(400), batch_size=8, **with_workers)
+    for _ in loader:  # The workers are up after this.
+        pass
+    kept = []
+    for number, (images, labels) in enumerate(loader):
+        if number % 10 == 0:
+            kept.append((images, labels))
+    workers = loader._idle or loader._guess[2]
+    assert workers.slots.made <= workers.capacity + 4 + len(kept)
+    for images, labels in kept:
+        assert (images[:, 0, 0, 0].long() == labels).all()
+        images += 1
+    loader.close()
+    assert (kept[0][0][:, 0, 0, 0].long() == kept[0][1] + 1).all()
+
+
+def test_processes_take_nothing_from_dev_shm():
+    before = set(os.listdir("/dev/shm"))
+    loader = DataLoader(
+        Numbers(64), batch_size=4, num_workers=2, executor="processes", collate_fn=collate_with_torchs
+    )
+    for _ in loader:
+        assert set(os.listdir("/dev/shm")) == before
+    loader.close()
+
+
+def collate_with_torchs(samples):
+    return torch.utils.data.default_collate(samples)
+
+
+class Pool(torch.utils.data.Dataset):
+    def __init__(self):
+        self.array = np.ones((64 << 20) // 8)
+        self.tensor = torch.ones((64 << 20) // 4)
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        private = 0
+        with open("/proc/self/smaps_rollup") as file:
+            for line in file:
+                if line.startswith(("Private_Clean", "Private_Dirty")):
+                    private += int(line.split()[1])
+        # Reading all of it must not make it this process's own.
+        time.sleep(0.001)
+        return float(self.array.sum() + self.tensor.sum().item()), private, os.getpid()
+
+
+def test_workers_share_the_arrays_of_a_data_set():
+    loader = DataLoader(Pool(), batch_size=1, num_workers=3, executor="processes", worker_init_fn=do_nothing)
+    seen = {}
+    for total, private, pid in loader:
+        assert total.item() == (64 << 20) // 8 + (64 << 20) // 4
+        seen.setdefault(pid.item(), []).append(private.item())
+    loader.close()
+    assert len(seen) > 1
+    assert all(min(values) < 100_000 for values in seen.values()), seen  # kB; 131,072 are in the arrays
+
+
+def do_nothing(worker):
+    pass
+
+
+# The choice of an executor.
+
+
+class Sleeping:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return index
+
+
+class Computing(Sleeping):
+    def __getitem__(self, index):
+        return sum(range(40_000))
+
+
+class Drawing(Sleeping):
+    def __getitem__(self, index):
+        return random.random() + float(np.random.rand())  # noqa: NPY002
+
+
+class DrawingTorch(Sleeping):
+    def __getitem__(self, index):
+        return torch.rand(2)
+
+
+class Counting(Sleeping):
+    def __init__(self):
+        self.count = 0
+
+    def __getitem__(self, index):
+        self.count += 1
+        return index
+
+
+class WithFile(Sleeping):
+    def __init__(self):
+        self.file = io.BytesIO(b"x")
+
+
+class WithGenerator(Sleeping):
+    def __init__(self):
+        self.transforms = [np.random.default_rng(0)]
+
+
+class WithState(Sleeping):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Failing(Sleeping):
+    def __getitem__(self, index):
+        raise KeyError(index)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name", "reason"),
+    [
+        (Sleeping(), "threads", "holds the interpreter's lock for"),
+        (Computing(), "processes", "would wait for each other"),
+        (Drawing(), "processes", "draw from global random generators"),
+        (DrawingTorch(), "processes", "draw from global random generators"),
+        (Counting(), "processes", "changes itself (count)"),
+        (WithFile(), "processes", "holds a _io.BytesIO (file)"),
+        (WithGenerator(), "processes", "numpy.random._generator.Generator (transforms[0])"),
+        (WithState(), "processes", "has a state"),
+        (Failing(), "threads", "the first sample failed"),
+    ],
+)
+def test_auto_says_what_it_picks_and_why(dataset, name, reason):
+    task = Task(0, list(range(32)), seed=5)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
+    choice = choose(Job(dataset, "map", list), 4, task)
+    assert (choice.name, reason in choice.reason) == (name, True), choice
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
+    assert before[:2] == after[:2] and before[2].equal(after[2])
+
+
+def test_the_trial_of_auto_is_the_beginning_of_the_first_batch():
+    calls = collections.Counter()
+
+    class Once(Sleeping):
+        def __getitem__(self, index):
+            calls[index] += 1
+            time.sleep(0.001)
+            return index
+
+    loader = DataLoader(Once(), batch_size=16, num_workers=2)
+    batches = list(loader)
+    assert loader.stats()["executor"]["name"] == "threads"
+    assert [batch.tolist() for batch in batches] == [list(range(at, at + 16)) for at in range(0, 64, 16)]
+    assert set(calls.values()) == {1}
+
+
+def test_a_data_set_that_cannot_be_sent_is_told_with_the_way_out():
+    class Locked(Computing):
+        def __init__(self):
+            import threading
+
+            self.lock = threading.Lock()
+
+    with pytest.raises(feedline.WorkerError, match=r'cannot be sent .* executor="threads"'):
+        list(DataLoader(Locked(), num_workers=1, executor="processes"))
+    loader = DataLoader(Locked(), batch_size=8, num_workers=3)
+    assert len(list(loader)) == 8
+    assert loader.stats()["executor"]["name"] == "threads"
+
+
+# Seeds and errors.
+
+
+def test_seeds_differ_and_the_programs_generators_stay():
+    seeds = {mixed(base, epoch, number) for base in range(5) for epoch in range(5) for number in range(50)}
+    assert len(seeds) == 5 * 5 * 50
+    kept = torch.get_rng_state()
+    first = apart(7, lambda: (torch.rand(1).item(), random.random()))
+    assert first == apart(7, lambda: (torch.rand(1).item(), random.random()))
+    assert torch.get_rng_state().equal(kept)
+
+
+class Odd(Exception):
+    def __init__(self, one, two):
+        super().__init__("odd")
+        self.one, self.two = one, two
+
+
+def test_errors_come_home_with_their_type_and_place():
+    def raiser():
+        raise KeyError("lost")
+
+    try:
+        raiser()
+    except KeyError as error:
+        home = Failure(error, "in worker 3").exception()
+    assert type(home) is KeyError and home.args == ("lost",)
+    assert "in raiser" in str(home.__cause__) and "in worker 3" in str(home.__cause__)
+    # One that cannot be made again is told as a RuntimeError with all its text.
+    try:
+        raise Odd(1, 2)
+    except Odd as error:
+        home = Failure(error, "in worker 3").exception()
+    assert type(home) is RuntimeError and "Odd" in str(home)
+
+
+# Processes and their ends.
+
+PROGRAM = """
+import os, sys, time, signal
+import torch
+from feedline.torch import DataLoader
+
+MAIN = os.getpid()
+
+class Mine(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        time.sleep(0.003)
+        return index * 2
+
+{body}
+"""
+
+
+def run_program(body, *arguments, **options):
+    code = PROGRAM.format(body=textwrap.dedent(body))
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, **options
+    )
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_a_script_without_a_guard_with_its_own_classes_and_lambdas(method, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        PROGRAM.format(
+            body=textwrap.dedent(
+                f"""
+                twice = lambda samples: [MAIN == os.getpid(), sum(samples)]
+                loader = DataLoader(Mine(), 4, num_workers=2, collate_fn=twice,
+                                    multiprocessing_context="{method}", worker_init_fn=lambda worker: None)
+                batches = list(loader)
+                expected = [sum(2 * i for i in range(at, at + 4)) for at in range(0, 400, 4)]
+                assert [total for _, total in batches] == expected
+                assert not any(here for here, _ in batches)
+                print("fine")
+                """
+            )
+        )
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("fine\n", "")
+
+
+def test_a_killed_worker_is_named_and_its_batch_made_again(tmp_path):
+    once = tmp_path / "once"
+    loader = DataLoader(Deadly(once), batch_size=4, num_workers=2, worker_init_fn=do_nothing)
+    with pytest.warns(
+        RuntimeWarning, match=r"worker \d \(pid \d+\) was killed by signal 9 .* sample 17;"
+    ) as caught:
+        batches = list(loader)
+    assert torch.cat(batches).tolist() == list(range(40))
+    assert len(caught) == 1
+    with pytest.warns(RuntimeWarning), pytest.raises(feedline.WorkerError) as error:
+        list(DataLoader(Deadly(None), batch_size=4, num_workers=2, worker_init_fn=do_nothing))
+    assert (error.value.signal, error.value.sample) == (signal.SIGKILL, 17)
+    assert error.value.pid != os.getpid()
+
+
+class Deadly(torch.utils.data.Dataset):
+    def __init__(self, once):
+        self.once = once
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if index == 17 and (self.once is None or not self.once.exists()):
+            if self.once is not None:
+                self.once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+def members(session):
+    shown = subprocess.run(["ps", "-o", "stat=", "-s", str(session)], capture_output=True, text=True).stdout
+    return [line for line in shown.split() if not line.startswith("Z")]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_no_process_outlives_the_program(method, how):
+    body = f"""
+        loader = DataLoader(Mine(), 2, num_workers=2, multiprocessing_context="{method}",
+                            worker_init_fn=lambda worker: None)
+        for number, batch in enumerate(loader):
+            if number == 3:
+                print("ready", flush=True)
+        """
+    code = PROGRAM.format(body=textwrap.dedent(body))
+    program = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert program.stdout.readline() == "ready\n"
+    assert len(members(program.pid)) >= 3
+    if how == signal.SIGINT:
+        os.killpg(program.pid, how)
+    else:
+        program.kill()
+    _, errors = program.communicate(timeout=20)
+    assert errors.count("Traceback") == (1 if how == signal.SIGINT else 0), errors
+    end = time.monotonic() + 10
+    while members(program.pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert members(program.pid) == []
+
+
+def test_a_forked_child_makes_its_own_workers():
+    ran = run_program(
+        """
+        loader = DataLoader(Mine(), 50, num_workers=1, executor="processes", persistent_workers=True)
+        assert len(list(loader)) == 8
+        child = os.fork()
+        if child == 0:
+            assert len(list(loader)) == 8
+            loader.close()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert len(list(loader)) == 8
+        print("fine")
+        """
+    )
+    assert ran.stdout == "fine\n", ran.stderr
+
+
+def test_leaving_an_epoch_early_and_two_at_once():
+    loader = DataLoader(Numbers(40), batch_size=4, num_workers=2, executor="processes")
+    for _, labels in loader:
+        assert labels.tolist() == [0, 1, 2, 3]
+        break
+    both = [(one[1].tolist(), other[1].tolist()) for one, other in zip(loader, loader, strict=True)]
+    assert both == [([at, at + 1, at + 2, at + 3],) * 2 for at in range(0, 40, 4)]
+    loader.close()
+    assert len(list(loader)) == 10
+    del loader
+    gc.collect()
+
+
+def test_the_next_epoch_is_made_ahead_unless_the_program_draws():
+    def epochs(kind, draw, **options):
+        torch.manual_seed(3)
+        loader = kind(Numbers(48, (1,)), 8, shuffle=True, num_workers=2, persistent_workers=True, **options)
+        seen = []
+        for _ in range(4):
+            seen.append([labels.tolist() for _, labels in loader])
+            if draw:
+                torch.rand(1)
+        return seen, loader
+
+    for draw in (False, True):
+        expected, _ = epochs(torch.utils.data.DataLoader, draw)
+        seen, loader = epochs(DataLoader, draw, executor="threads")
+        assert seen == expected
+        assert (loader._guess is not None) is not draw
+        loader.close()
+
+
+def test_stale_modules_are_not_needed(tmp_path):
+    """A class that exists only in the program's main module is sent by value."""
+    folder = Path(tmp_path)
+    (folder / "mine.py").write_text(
+        "import torch\nclass Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 8\n"
+        "    def __getitem__(self, index): return index\n"
+    )
+    ran = run_program(
+        """
+        sys.path.insert(0, sys.argv[1])
+        import mine
+        print(len(list(DataLoader(mine.Data(), num_workers=1, worker_init_fn=lambda worker: None))))
+        """,
+        str(folder),
+    )
+    assert ran.stdout == "8\n", ran.stderr
+
+
+def test_timeouts_are_torchs():
+    class Slow(Sleeping):
+        def __getitem__(self, index):
+            time.sleep(5)
+
+    loader = DataLoader(Slow(), num_workers=1, timeout=0.2, executor="processes", worker_init_fn=do_nothing)
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
+        list(loader)
+    loader.close()
+    assert time.monotonic() - begun < 5
+
+
+def test_nothing_warns_without_reason():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(DataLoader(Numbers(8), num_workers=1, executor="threads"))) == 8
