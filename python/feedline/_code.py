@@ -245,7 +245,7 @@ class CodeLoader:
         """An iterable is over."""
         epoch, number = self._position
         resumed, self._resumed = self._resumed, False
-        self._halt(keep=True)
+        self._halt()
         if resumed and number > 0:
             # The state was taken after the last batch: what was resumed is the next epoch.
             self._position, self._inner = (epoch + 1, 0), None
@@ -262,7 +262,7 @@ class CodeLoader:
             state = result.state or {}
             if state.get("ended"):
                 # A short batch tells that it is the last.
-                self._halt(keep=True)
+                self._halt()
                 self._next_epoch(epoch)
                 return
             self._inner = state.get("dataset", {}).get("inner")
@@ -335,7 +335,7 @@ class CodeLoader:
         """The feed, at the present position."""
         if self._feed is not None and self._expected == self._position:
             return self._feed
-        self._halt(keep=True)
+        self._halt()
         epoch, number = self._position
         tasks = self._tasks(epoch, number)
         if self._executor is None:
@@ -435,14 +435,21 @@ class CodeLoader:
 
         return help_out
 
-    def _halt(self, keep: bool = False) -> None:
+    def _halt(self) -> None:
         """Nothing of what is under way is wanted."""
         feed, self._feed = self._feed, None
-        if feed is not None:
+        executor = self._executor
+        if executor is not None and executor.broken is not None:
+            # Workers that cannot go on are not asked again.
+            self._executor = None
+            self._end_workers(executor)
+        elif feed is not None:
             feed.close()
-        if not keep and self._streams and self._executor is not None:
-            # A worker whose iterable failed begins anew.
-            self._placed = True
+
+    def _end_workers(self, executor: Executor) -> None:
+        if self._closing is not None:
+            self._closing.detach()
+        executor.close()
 
     def _go_to(self, epoch: int, number: int) -> None:
         self._position = (epoch, number)
@@ -490,7 +497,7 @@ class CodeLoader:
             except (TypeError, ValueError) as error:
                 raise StateError(f"cannot resume: this is no state of feedline: {error}") from None
             epoch, number, skipped = self._order.check(text, self._data, self._pixels)
-            self._halt(keep=True)
+            self._halt()
             self._failed = set(skipped)
             self._position, self._inner = (epoch, number), inner
             self._generation += 1
@@ -516,12 +523,10 @@ class CodeLoader:
         with self._locked():
             self.closed = True
             self._generation += 1
-            self._halt(keep=True)
+            self._halt()
             executor, self._executor = self._executor, None
             if executor is not None:
-                if self._closing is not None:
-                    self._closing.detach()
-                executor.close()
+                self._end_workers(executor)
             if self._quarantine is not None:
                 self._quarantine.close()
 

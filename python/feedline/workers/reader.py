@@ -17,6 +17,7 @@ class Reader:
 
     name = "threads"
     workers = 1
+    broken: BaseException | None = None
 
     def __init__(self, job: Job, prefetch: int) -> None:
         self.capacity = max(1, prefetch)
