@@ -146,14 +146,14 @@ class CodeLoader:
         self._quarantine = _open_quarantine(spec.get("quarantine"))
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self._position = (0, 0)
+        # The next batch's epoch and number, and where an iterable stands before it, if it tells. One
+        # tuple, so that a state is taken in one look while another thread waits for a batch.
+        self._place: tuple[int, int, Any] = (0, 0, None)
         self._iterated = 0
         self._placed = True
         self._resumed = False
         self._generation = 0
-        self._failed: set[tuple[int, int]] = set()
-        # Where the iterable stands, if it tells.
-        self._inner: Any = None
+        self._failed: frozenset[tuple[int, int]] = frozenset()
         self._executor: Executor | None = None
         self._choice: Choice | None = None
         self._feed: Feed | None = None
@@ -164,6 +164,10 @@ class CodeLoader:
         self._waited = self._longest = 0.0
         self._first_batch: float | None = None
         self._padding = 0
+
+    @property
+    def _position(self) -> tuple[int, int]:
+        return self._place[:2]
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -248,7 +252,7 @@ class CodeLoader:
         self._halt()
         if resumed and number > 0:
             # The state was taken after the last batch: what was resumed is the next epoch.
-            self._position, self._inner = (epoch + 1, 0), None
+            self._place = (epoch + 1, 0, None)
             self._iterated = epoch + 1
             return self.next(iterator)
         self._next_epoch(epoch)
@@ -257,6 +261,7 @@ class CodeLoader:
     def _move_past(self, result: Result) -> None:
         epoch, number = self._position
         number += 1
+        inner = None
         self._resumed = False
         if self._streams:
             state = result.state or {}
@@ -265,13 +270,13 @@ class CodeLoader:
                 self._halt()
                 self._next_epoch(epoch)
                 return
-            self._inner = state.get("dataset", {}).get("inner")
+            inner = state.get("dataset", {}).get("inner")
         elif number >= self._about["batches"]:
             epoch, number = epoch + 1, 0
-        self._position = self._expected = (epoch, number)
+        self._place, self._expected = (epoch, number, inner), (epoch, number)
 
     def _next_epoch(self, epoch: int) -> None:
-        self._position, self._inner = (epoch + 1, 0), None
+        self._place = (epoch + 1, 0, None)
         if self._executor is not None and self._executor.name != "inline":
             # The worker begins with the next epoch while the program finishes this one.
             self._running()
@@ -307,7 +312,7 @@ class CodeLoader:
             if self._quarantine is not None:
                 self._quarantine.write(json.dumps(told) + "\n")
                 self._quarantine.flush()
-            self._failed.add(pick)
+            self._failed |= {pick}
         allowed = self._plain_spec.get("max_failures")
         if allowed is not None and len(self._failed) > allowed:
             self._halt()
@@ -336,18 +341,18 @@ class CodeLoader:
         if self._feed is not None and self._expected == self._position:
             return self._feed
         self._halt()
-        epoch, number = self._position
-        tasks = self._tasks(epoch, number)
+        epoch, number, inner = self._place
+        tasks = _tasks(self._order, self._about, self._plain_spec, self._streams, epoch, number)
         if self._executor is None:
             first = next(tasks)
             self._executor = self._start(first)
             tasks = itertools.chain([first], tasks)
         begin = Begin(rows=self._plain_spec.get("batch_size", 1))
         if self._streams:
-            if number and self._inner is None:
+            if number and inner is None:
                 whole = begin.rows * self._about["world_size"]
                 warn_of_the_long_way(number * whole, _type_name(self._given["source"]))
-            at = {"epoch": epoch, "batch": number, "inner": self._inner}
+            at = {"epoch": epoch, "batch": number, "inner": inner}
             begin.states = [{"dataset": at, "iterator": None, "ended": False}]
         self._executor.begin(begin)
         helps = not self._streams and self._job.init is None and self._executor.name == "processes"
@@ -361,23 +366,6 @@ class CodeLoader:
         if self._executor.name != "inline":
             self._feed.fill()
         return self._feed
-
-    def _tasks(self, epoch: int, number: int) -> Iterator[Task]:
-        """All batches from here on; of an iterable, those of one epoch."""
-        rank, world = self._about["rank"], self._about["world_size"]
-        seed, size = self._plain_spec.get("seed", 0), self._plain_spec.get("batch_size", 1)
-        while True:
-            drawn = mixed(seed, epoch, number, rank if world > 1 else 0)
-            if self._streams:
-                yield Task(number, range(size), drawn, snapshot=True, note=(size, 0))
-                number += 1
-                continue
-            rows, padding = self._order.batch(epoch, number)
-            index = [Row(at, source, epoch, draws, position) for source, at, draws, position in rows]
-            yield Task(number, index, drawn, note=(len(index), padding))
-            number += 1
-            if number >= self._about["batches"]:
-                epoch, number = epoch + 1, 0
 
     def _start(self, first: Task) -> Executor:
         workers, seed = self._workers, self._plain_spec.get("seed", 0)
@@ -452,8 +440,7 @@ class CodeLoader:
         executor.close()
 
     def _go_to(self, epoch: int, number: int) -> None:
-        self._position = (epoch, number)
-        self._inner = None
+        self._place = (epoch, number, None)
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the beginning of an epoch."""
@@ -477,14 +464,13 @@ class CodeLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands."""
-        with self._locked():
-            self._check_open()
-            epoch, number = self._position
-            text = self._order.state(epoch, number, self._data, self._pixels, sorted(self._failed))
-            state: dict[str, Any] = json.loads(text)
-            if self._streams:
-                state["iterable"] = self._inner
-            return state
+        self._check_open()
+        epoch, number, inner = self._place
+        text = self._order.state(epoch, number, self._data, self._pixels, sorted(self._failed))
+        state: dict[str, Any] = json.loads(text)
+        if self._streams:
+            state["iterable"] = inner
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the state was taken."""
@@ -498,8 +484,8 @@ class CodeLoader:
                 raise StateError(f"cannot resume: this is no state of feedline: {error}") from None
             epoch, number, skipped = self._order.check(text, self._data, self._pixels)
             self._halt()
-            self._failed = set(skipped)
-            self._position, self._inner = (epoch, number), inner
+            self._failed = frozenset(skipped)
+            self._place = (epoch, number, inner)
             self._generation += 1
             self._placed = self._resumed = True
 
@@ -543,6 +529,26 @@ class CodeLoader:
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedError("the loader is closed: make a new one")
+
+
+def _tasks(
+    order: _native.Order, about: dict[str, Any], spec: dict[str, Any], streams: bool, epoch: int, number: int
+) -> Iterator[Task]:
+    """All batches from here on; of an iterable, those of one epoch. It does not know the loader, which
+    would otherwise live as long as its own feed."""
+    seed, size = spec.get("seed", 0), spec.get("batch_size", 1)
+    while True:
+        drawn = mixed(seed, epoch, number, about["rank"])
+        if streams:
+            yield Task(number, range(size), drawn, snapshot=True, note=(size, 0))
+            number += 1
+            continue
+        rows, padding = order.batch(epoch, number)
+        index = [Row(at, source, epoch, draws, position) for source, at, draws, position in rows]
+        yield Task(number, index, drawn, note=(len(index), padding))
+        number += 1
+        if number >= about["batches"]:
+            epoch, number = epoch + 1, 0
 
 
 class _Made:

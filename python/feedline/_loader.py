@@ -15,7 +15,7 @@ from feedline._batch import Batch, Convert, converter
 from feedline._errors import SpecError, StateError
 from feedline._plain import plain, with_paths
 from feedline._source import is_code, read_source
-from feedline._stages import has_code
+from feedline._stages import as_list, has_code
 from feedline.transforms import PerBatch, Transform, specs
 
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ class Loader:
     def _open(self, spec: dict[str, Any], output: str) -> None:
         code = {name: spec.pop(name, None) for name in ("executor", "collate_fn", "worker_init_fn")}
         code["executor"] = code["executor"] or "auto"
+        if "transforms" in spec:
+            spec["transforms"] = as_list(spec["transforms"])
         source, transforms = spec.get("source"), spec.get("transforms")
         asked = code["executor"] != "auto" or code["collate_fn"] or code["worker_init_fn"]
         if is_code(source) or has_code(transforms) or asked:

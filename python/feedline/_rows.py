@@ -13,7 +13,7 @@ import numpy
 
 from feedline import _native
 from feedline._collate import as_arrays, is_named_tuple
-from feedline._errors import Error, SampleError, SourceError
+from feedline._errors import SampleError, SourceError
 from feedline._stages import Row, Stages, failed
 
 # How many stand-ins are tried for one bad sample, as in the engine.
@@ -59,8 +59,6 @@ class Dataset:
         """One sample, through the stages."""
         try:
             sample = self.dataset[row.sample]
-        except Error:
-            raise
         except Exception as error:
             raise failed(row, "read", error) from error
         return through(sample, row, stages)

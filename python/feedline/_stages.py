@@ -206,6 +206,8 @@ def _groups(items: list[Any]) -> list[tuple[int, list[Any] | None]]:
     for number, item in enumerate(items):
         if isinstance(item, PerBatch):
             raise refuse(f"transforms[{number}]", "PerBatch works on whole batches", "at the end of the list")
+        if isinstance(item, type) and issubclass(item, Transform | PerBatch):
+            raise refuse(f"transforms[{number}]", "is a class", f"an op: {item.__name__}(...)")
         if _is_code(item):
             groups.append((number, None))
             continue

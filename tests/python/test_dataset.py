@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import gc
 import json
 import os
 import random
 import subprocess
 import sys
+import threading
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -661,6 +664,55 @@ def test_what_has_no_meaning_is_refused(photos: Path) -> None:
         feedline.Loader(Numbers(0))
     with pytest.raises(feedline.SpecError, match="is not a source"):
         feedline.Loader(3)
+
+
+def test_workers_end_with_the_loader() -> None:
+    loader: Any = feedline.Loader(Pids(), batch_size=2, num_workers=2, executor="processes")
+    pids: set[int] = set()
+    deadline = time.monotonic() + 60
+    # Until the workers are there, batches are made by the program itself.
+    while not pids and time.monotonic() < deadline:
+        pids |= {int(pid) for batch in loader for pid in batch[:, 0]} - {os.getpid()}
+    assert pids
+    gc.disable()
+    try:
+        del loader
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    finally:
+        gc.enable()
+
+
+def test_a_state_is_taken_while_another_thread_waits() -> None:
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            if index == 2:
+                release.wait(30)
+            return index
+
+    release = threading.Event()
+    loader = feedline.Loader(Slow(), batch_size=2, num_workers=1, executor="threads")
+    iterator = iter(loader)
+    next(iterator)
+    waiting = threading.Thread(target=lambda: next(iterator))
+    waiting.start()
+    try:
+        assert loader.state_dict()["batch"] == 1 and loader.stats()["batches"] == 1
+    finally:
+        release.set()
+        waiting.join()
+    assert loader.state_dict()["batch"] == 2
+    loader.close()
+
+
+def test_transforms_may_come_from_a_generator(photos: Path) -> None:
+    for ops in ([CenterCrop(4)], [CenterCrop(4), unchanged]):
+        loader = feedline.Loader(photos, (op for op in ops), num_workers=0)
+        assert next(iter(loader))["image"].size == 48
+    with pytest.raises(feedline.SpecError, match="is a class"):
+        feedline.Loader(photos, [CenterCrop])
 
 
 def test_weights_balanced_with_targets() -> None:
