@@ -13,7 +13,7 @@ use feedline::sample::{DType, Value};
 use feedline::source::Source;
 use feedline::spec::OpSpec;
 use feedline::{Error, Fault, SampleError, Spec, SpecError};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
 use serde_json::{Map, Value as Json};
@@ -358,7 +358,12 @@ impl Pending {
 
     /// The elements in memory of their own, in C order.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyByteArray>> {
-        let mut bytes = vec![0; self.ready.output.bytes()];
+        let length = self.ready.output.bytes();
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(length)
+            .map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        bytes.resize(length, 0);
         py.detach(|| self.make(&mut bytes))
             .map_err(|(stage, fault)| self.name.raise(py, stage, fault))?;
         Ok(PyByteArray::new(py, &bytes))
