@@ -325,16 +325,26 @@ class CodeLoader:
             )
 
     def _named(self, error: BaseException, task: Task) -> BaseException:
-        if isinstance(error, UnevenError) and not self._streams:
-            row: Row = task.index[error.row]
-            text = f"sample {row}: cannot collate: {error.problem}"
-            advice = "; add a Resize or a crop to the transforms, or give collate_fn"
-            named = SampleError(
-                text + advice, index=row.sample, source=row.source, stage="collate", reason=error.problem
-            )
-            named.__cause__ = error
-            return named
-        return error
+        """An error with the sample that it is about."""
+        if not isinstance(error, UnevenError):
+            return error
+        if self._streams:
+            # The samples are counted over all ranks.
+            before = task.number * self._about["world_size"] + self._about["rank"]
+            place = before * self._plain_spec.get("batch_size", 1) + error.row
+            row = Row(place, 0, self._position[0], place, place)
+        else:
+            row = task.index[error.row]
+        advice = "add a Resize or a crop to the transforms, or give collate_fn"
+        named = SampleError(
+            f"sample {row}: cannot collate: {error.problem}; {advice}",
+            index=row.sample,
+            source=row.source,
+            stage="collate",
+            reason=error.problem,
+        )
+        named.__cause__ = error
+        return named
 
     def _running(self) -> Feed:
         """The feed, at the present position."""

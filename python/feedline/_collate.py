@@ -18,6 +18,9 @@ class UnevenError(ValueError):
         super().__init__(row, problem)
         self.row, self.problem = row, problem
 
+    def __str__(self) -> str:
+        return f"row {self.row}: {self.problem}"
+
 
 def is_named_tuple(value: object) -> bool:
     """Whether this is a tuple with names for its fields."""

@@ -15,6 +15,7 @@ from feedline import _native
 from feedline._collate import as_arrays, is_named_tuple
 from feedline._errors import SampleError, SourceError
 from feedline._stages import Row, Stages, failed
+from feedline.workers.job import is_stateful
 
 # How many stand-ins are tried for one bad sample, as in the engine.
 _SUBSTITUTES = 32
@@ -285,27 +286,29 @@ class Stream:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the iterable stands, if it tells."""
-        for holder in (self._iterator, self._dataset):
-            if callable(getattr(holder, "state_dict", None)):
-                return {"taken": self._taken, "inner": holder.state_dict()}
-        return {"taken": self._taken, "inner": None}
+        holder = self._holder()
+        return {"inner": None if holder is None else holder.state_dict()}
+
+    def _holder(self) -> Any:
+        """What has a state: the iterable, or else its iterator."""
+        for holder in (self._dataset, self._iterator):
+            if is_stateful(holder):
+                return holder
+        return None
 
     def __iter__(self) -> Iterator[Any]:
-        dataset, whole = self._dataset, self._batch_size * self._world
+        dataset, inner = self._dataset, self._inner
         if callable(getattr(dataset, "set_epoch", None)):
             dataset.set_epoch(self._epoch)
-        position = self._batch * whole
-        inner = self._inner
-        on_dataset = callable(getattr(dataset, "load_state_dict", None))
-        if inner is not None and on_dataset:
+        if inner is not None and is_stateful(dataset):
             dataset.load_state_dict(inner)
         iterator = self._iterator = iter(dataset)
-        if inner is not None and not on_dataset:
-            iterator.load_state_dict(inner)
-        elif inner is None:
+        self._taken = self._batch * self._batch_size * self._world
+        if inner is None:
             # Without a state there is only the long way.
-            position -= sum(1 for _ in range(position) if next(iterator, self) is self)
-        self._taken = position
+            self._taken = sum(1 for _ in itertools.islice(iterator, self._taken))
+        elif not is_stateful(dataset):
+            self._holder().load_state_dict(inner)
         return self._rows(iterator)
 
     def _rows(self, iterator: Iterator[Any]) -> Iterator[Any]:

@@ -6,6 +6,7 @@ import collections
 import gc
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -530,6 +531,89 @@ def test_a_state_after_the_last_whole_batch_is_the_next_epochs(kind: Any) -> Non
         batches = [batch[1].tolist() for batch in other]
         assert len(batches) == 4 and batches[0][:2] == [0, 1]
         assert other.epoch == 2
+
+
+class Restless(Squares):
+    """Its iterator has the state, and it is told the epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        return Steps(self.count, self.epoch)
+
+
+class Steps:
+    def __init__(self, count: int, epoch: int) -> None:
+        self.count, self.epoch, self.at = count, epoch, 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == self.count:
+            raise StopIteration
+        self.at += 1
+        return self.epoch * 1000 + self.at
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads", "processes"])
+def test_a_state_of_the_iterator(executor: Any) -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "executor": executor, "num_workers": 1}
+    with feedline.Loader(Restless(), **settings) as loader:
+        states, seen = [], []
+        for _ in range(2):
+            for batch in loader:
+                seen.append(batch.tolist())
+                states.append(loader.state_dict())
+    assert seen[0] == [1, 2, 3, 4] and seen[6] == [1001, 1002, 1003, 1004]
+    assert states[1]["iterable"] == {"at": 8}
+    with feedline.Loader(Restless(), **settings) as other:
+        for at in (1, 5, 7):
+            other.load_state_dict(states[at])
+            assert next(iter(other)).tolist() == seen[at + 1]
+
+
+def test_errors_of_iterables_are_named() -> None:
+    def ragged() -> Any:
+        yield from (np.zeros(3), np.zeros(3), np.zeros(4))
+        raise KeyError("gone")
+
+    with pytest.raises(feedline.SampleError, match="sample 2: cannot collate") as caught:
+        list(feedline.Loader(ragged(), batch_size=3, num_workers=0))
+    assert caught.value.index == 2
+    with pytest.raises(feedline.SampleError, match="sample 3: cannot read: KeyError") as caught:
+        list(feedline.Loader(ragged(), num_workers=0))
+    assert type(caught.value.__cause__) is KeyError
+
+
+def test_samples_are_opened_again_by_their_description(small_folder: Any) -> None:
+    from feedline import _native
+
+    folder = small_folder(4)
+    samples = _native.Samples(json.dumps(str(folder)), [])
+    again = pickle.loads(pickle.dumps(samples))
+    assert len(samples) == len(again) == 4 and again.labels() == [0, 0, 0, 0]
+    assert again.read(2, 0) == samples.read(2, 0) == Path(samples.path(2) or "").read_bytes()
+    assert again.read(2, 1) == 0
+    with pytest.raises(IndexError):
+        samples.read(4, 0)
+    with pytest.raises(IndexError):
+        samples.read(0, 2)
+    sent = pickle.dumps(samples)
+    (folder / "class" / "new.png").write_bytes(b"")
+    with pytest.raises(feedline.SourceError, match="has changed"):
+        pickle.loads(sent)
 
 
 def test_what_an_iterable_cannot_have() -> None:
