@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy
 
 from feedline import _native
+from feedline._collate import image_key
 from feedline._errors import SpecError
 
 Convert = Callable[[tuple[_native.Array, ...]], tuple[Any, ...]]
@@ -91,6 +92,33 @@ class Batch:
             for name, array in zip(self._names, arrays, strict=True)
         )
         return f"Batch({fields}; number {self.number} of epoch {self.epoch})"
+
+
+class Made:
+    """A batch that Python code made, as `feedline.Batch` looks at it."""
+
+    def __init__(
+        self, fields: Mapping[str, Any], rows: int, place: tuple[int, int], padding: int, bfloat16: bool
+    ) -> None:
+        self._fields, self._bfloat16 = fields, bfloat16
+        self.rows, self.padding = rows, padding
+        self.epoch, self.number = place
+
+    def arrays(self) -> tuple[Any, ...]:
+        return tuple(self._fields.values())
+
+    def hash(self) -> int:
+        parts = []
+        image = image_key(self._fields)
+        for name, value in self._fields.items():
+            if not isinstance(value, numpy.ndarray):
+                raise TypeError(f"{name!r} is no array, so this batch has no hash")
+            shape = value.shape[1:]
+            if value.ndim == 4 and not value.flags.c_contiguous:
+                value = value.transpose(0, 2, 3, 1)
+            dtype = "bfloat16" if self._bfloat16 and name == image else value.dtype.name
+            parts.append((name, dtype, shape, numpy.ascontiguousarray(value)))
+        return _native.hash_arrays(parts)
 
 
 def converter(output: str, dtypes: list[str]) -> Convert:

@@ -12,24 +12,36 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy
-
 from feedline import _native
-from feedline._batch import Batch, one_array
-from feedline._collate import UnevenError, collate, map_arrays
+from feedline._batch import Batch, Made, one_array
+from feedline._collate import (
+    Finish,
+    Joined,
+    UnevenError,
+    WithFailures,
+    at_image,
+    collate,
+    map_arrays,
+)
 from feedline._errors import (
     ClosedError,
     SampleError,
-    SourceError,
-    SpecError,
     StaleIteratorError,
     StateError,
     TooManyFailuresError,
-    make,
 )
-from feedline._plain import plain, with_paths
-from feedline._rows import Arrays, Dataset, Finish, Native, Rows, Stream, image_key, warn_of_the_long_way
-from feedline._source import is_dataset, is_iterable, read_parts
+from feedline._open import (
+    check_arguments,
+    check_last_batch,
+    check_stream,
+    field_names,
+    make_order,
+    open_quarantine,
+    open_sources,
+)
+from feedline._plain import with_paths
+from feedline._rows import Arrays, Native, Rows, Stream, warn_of_the_long_way
+from feedline._source import is_iterable
 from feedline._stages import Row, Stages, as_list, name_of, refuse
 from feedline.transforms import Transform
 from feedline.workers import (
@@ -51,9 +63,6 @@ from feedline.workers import (
     mixed,
 )
 
-EXECUTORS = ("auto", "threads", "processes", "inline")
-# An iterable has no length; no epoch is longer than this.
-_ENDLESS = 1 << 48
 _STALE = "this iterator is over: the loader was iterated, seeked or resumed again since it was made"
 
 
@@ -76,20 +85,20 @@ class CodeLoader:
         self._given = {**spec, "source": source}
         self._extra = {"executor": executor, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
         self._asked = executor
-        _check_arguments(spec, executor, collate_fn, worker_init_fn)
+        check_arguments(spec, executor, collate_fn, worker_init_fn)
         self._streams = is_iterable(source)
-        sources, weights, paths = ([source], [None], []) if self._streams else _open_sources(source)
+        sources, weights, paths = ([source], [None], []) if self._streams else open_sources(source)
         self._sources = sources
         if self._streams:
-            _check_stream(spec)
-        self._order, self._paths = _order(spec, sources, weights, paths, streams=self._streams)
+            check_stream(spec)
+        self._order, self._paths = make_order(spec, sources, weights, paths, streams=self._streams)
         about = json.loads(self._order.about)
         self._plain_spec: dict[str, Any] = about.pop("spec")
         self._about: dict[str, Any] = about
         if self._streams:
-            _check_last_batch(self._plain_spec.get("last_batch", "short"), about["world_size"])
+            check_last_batch(self._plain_spec.get("last_batch", "short"), about["world_size"])
         seed = self._plain_spec.get("seed", 0)
-        fields = None if self._streams else _fields(sources)
+        fields = None if self._streams else field_names(sources)
         decode = spec.get("decode")
         native = any(isinstance(one, Native) for one in sources)
         layout = spec.get("layout") or "CHW"
@@ -110,9 +119,9 @@ class CodeLoader:
         self._skips = self._plain_spec.get("on_error") == "skip"
         function: Callable[[Any], Any]
         if self._skips:
-            function = _WithFailures(joined, whole)
+            function = WithFailures(joined, whole)
         else:
-            function = joined if not self._stages.per_batch else _Joined(joined, whole)
+            function = joined if not self._stages.per_batch else Joined(joined, whole)
         if self._streams:
             rows: Any = Stream(
                 source,
@@ -143,7 +152,7 @@ class CodeLoader:
         )
         self._data = json.dumps(_identity(source) if self._streams else [one.identity for one in sources])
         self._pixels = self._stages.canonical + (name_of(collate_fn) if collate_fn is not None else "")
-        self._quarantine = _open_quarantine(spec.get("quarantine"))
+        self._quarantine = open_quarantine(spec.get("quarantine"))
         self._lock = threading.RLock()
         self._process = os.getpid()
         # The next batch's epoch and number, and where an iterable stands before it, if it tells. One
@@ -293,12 +302,12 @@ class CodeLoader:
         self._samples += rows
         self._padding = padding
         if self._stages.turned:
-            value = _at_image(value, lambda array: array.transpose(0, 3, 1, 2) if array.ndim == 4 else array)
+            value = at_image(value, lambda array: array.transpose(0, 3, 1, 2) if array.ndim == 4 else array)
         if self._fields is None:
             return map_arrays(self._convert, value)
         if not isinstance(value, Mapping):
             raise TypeError(f"PerBatch must return a dict of arrays here, not a {type(value).__name__}")
-        made = _Made(value, rows, self._position, padding, self._stages.bfloat16)
+        made = Made(value, rows, self._position, padding, self._stages.bfloat16)
         convert = self._convert
         return Batch(
             made, tuple(value), lambda arrays: tuple([map_arrays(convert, array) for array in arrays])
@@ -561,69 +570,6 @@ def _tasks(
             epoch, number = epoch + 1, 0
 
 
-class _Made:
-    """A batch that Python code made, as `feedline.Batch` looks at it."""
-
-    def __init__(
-        self, fields: Mapping[str, Any], rows: int, place: tuple[int, int], padding: int, bfloat16: bool
-    ) -> None:
-        self._fields, self._bfloat16 = fields, bfloat16
-        self.rows, self.padding = rows, padding
-        self.epoch, self.number = place
-
-    def arrays(self) -> tuple[Any, ...]:
-        return tuple(self._fields.values())
-
-    def hash(self) -> int:
-        parts = []
-        image = image_key(self._fields)
-        for name, value in self._fields.items():
-            if not isinstance(value, numpy.ndarray):
-                raise TypeError(f"{name!r} is no array, so this batch has no hash")
-            shape = value.shape[1:]
-            if value.ndim == 4 and not value.flags.c_contiguous:
-                value = value.transpose(0, 2, 3, 1)
-            dtype = "bfloat16" if self._bfloat16 and name == image else value.dtype.name
-            parts.append((name, dtype, shape, numpy.ascontiguousarray(value)))
-        return _native.hash_arrays(parts)
-
-
-class _Joined:
-    """Joins samples and hands the batch to the functions for whole batches."""
-
-    def __init__(self, joined: Callable[[Any], Any], whole: Finish) -> None:
-        self._joined, self._whole = joined, whole
-
-    def __call__(self, samples: Any) -> Any:
-        return self._whole(self._joined(samples))
-
-
-class _WithFailures:
-    """Joins samples that come with what failed before them; values of one field only, too."""
-
-    def __init__(self, joined: Callable[[Any], Any], whole: Finish) -> None:
-        self._joined, self._whole = joined, whole
-        self._plain = joined is collate
-
-    def __call__(self, samples: Any) -> Any:
-        first = samples[0]
-        if self._plain and not (type(first) is tuple and len(first) == 2 and isinstance(first[0], str)):
-            # One field of rows that were written in place.
-            return collate(samples)
-        return [failures for failures, _ in samples], self._whole(self._joined([one for _, one in samples]))
-
-
-def _at_image(batch: Any, change: Callable[[Any], Any]) -> Any:
-    key = image_key(batch)
-    if key is None:
-        return change(batch)
-    if isinstance(batch, Mapping):
-        return {**batch, key: change(batch[key])}
-    fields = list(batch)
-    fields[key] = change(fields[key])
-    return type(batch)(*fields) if hasattr(batch, "_fields") else type(batch)(fields)
-
-
 def _type_name(thing: Any) -> str:
     return type(thing).__qualname__
 
@@ -637,120 +583,3 @@ def _length(thing: Any) -> int | None:
 
 def _identity(dataset: Any) -> list[Any]:
     return [f"{type(dataset).__module__}.{type(dataset).__qualname__}"]
-
-
-def _check_arguments(spec: Mapping[str, Any], executor: str, collate_fn: Any, worker_init_fn: Any) -> None:
-    """What has no meaning here is refused rather than ignored."""
-    if executor not in EXECUTORS:
-        allowed = ", ".join(f'"{name}"' for name in EXECUTORS)
-        raise SpecError(
-            f"executor = {executor!r}: is not allowed; allowed: {allowed}",
-            key="executor",
-            value=repr(executor),
-            problem="is not allowed",
-            allowed=allowed,
-        )
-    for key, value in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
-        if value is not None and not callable(value):
-            raise refuse(key, f"a {type(value).__name__} cannot be called", "a function")
-    if spec.get("memory") is not None:
-        raise refuse("memory", "what Python code takes cannot be held to a limit; leave it out")
-    if spec.get("cache") is not None:
-        raise refuse("cache", "samples that Python code makes are not kept; keep them in the data set")
-    if spec.get("in_order") is False:
-        raise refuse("in_order", "batches that Python code makes are handed over in order", "true")
-
-
-_NUMBERS = "needs a data set with __len__ and __getitem__, and this is an iterable"
-
-
-def _check_stream(spec: Mapping[str, Any]) -> None:
-    for key in ("shuffle", "replacement", "weights", "subset", "num_samples"):
-        if spec.get(key) is not None and spec[key] is not False:
-            raise refuse(key, _NUMBERS)
-    if spec.get("on_error") == "skip":
-        raise refuse("on_error", f'"skip" {_NUMBERS}', '"raise"')
-
-
-def _check_last_batch(last: str, world_size: int) -> None:
-    if last in ("pad", "wrap") or (last == "short" and world_size > 1):
-        ranks = " on several ranks" if world_size > 1 else ""
-        allowed = '"drop"' if world_size > 1 else '"short" or "drop"'
-        raise refuse("last_batch", f'"{last}" {_NUMBERS}{ranks}', allowed)
-
-
-def _open_sources(source: Any) -> tuple[list[Any], list[float | None], list[bytes]]:
-    paths: list[bytes] = []
-    sources: list[Any] = []
-    weights: list[float | None] = []
-    for kind, value, weight in read_parts(source):
-        weights.append(weight)
-        if kind == "dataset":
-            sources.append(Dataset(value))
-        elif kind == "arrays":
-            sources.append(Arrays(value))
-        else:
-            own: list[bytes] = []
-            sources.append(Native(plain("source", value, own), own))
-            paths.extend(own)
-        if len(sources[-1]) == 0:
-            raise SourceError(f"{sources[-1].name}: has no samples")
-    return sources, weights, paths
-
-
-def _order(
-    spec: Mapping[str, Any],
-    sources: list[Any],
-    weights: list[float | None],
-    paths: list[bytes],
-    *,
-    streams: bool,
-) -> tuple[_native.Order, list[bytes]]:
-    named = [
-        {"kind": "arrays"} if weight is None else {"kind": "arrays", "weight": weight} for weight in weights
-    ]
-    described = {
-        key: plain(key, value, paths)
-        for key, value in spec.items()
-        if key not in ("source", "transforms", "quarantine", "decode")
-    }
-    if spec.get("quarantine") is not None:
-        described["quarantine"] = plain("quarantine", spec["quarantine"], paths)
-    described["source"] = named
-    if streams:
-        return _native.Order(json.dumps(described), [_ENDLESS]), paths
-    labels = None
-    if isinstance(spec.get("weights"), str):
-        labels = [one.labels() for one in sources]
-    return _native.Order(json.dumps(described), [len(one) for one in sources], labels), paths
-
-
-def _fields(sources: list[Any]) -> tuple[str, ...] | None:
-    """The names of a batch's fields, if the sources have names for them."""
-    first: tuple[str, ...] | None = sources[0].fields
-    for at, other in enumerate(sources[1:], 1):
-        if other.fields != first:
-            raise refuse(
-                f"source[{at}]", f"has the fields {other.fields}", f"the fields of source[0]: {first}"
-            )
-        if isinstance(other, Native) and other.classes != sources[0].classes:
-            raise refuse(f"source[{at}]", "has other classes than source[0]")
-    return first
-
-
-def _open_quarantine(path: Any) -> Any:
-    if path is None:
-        return None
-    try:
-        return open(path, "a", encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        details = {
-            "what": "cannot write the quarantine file",
-            "errno": error.errno,
-            "reason": str(error),
-            "filename": os.fsdecode(path),
-        }
-        raise make("FileError", "", details) from None
-
-
-__all__ = ["CodeLoader", "is_dataset", "is_iterable"]

@@ -27,22 +27,30 @@ def is_named_tuple(value: object) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
+# What most fields are, told apart by one look: they stay as they are.
+_KEPT = frozenset((numpy.ndarray, _native.Pending, type(None), bool, int, float, str, bytes))
+_NUMBERS = bool | int | float | complex | numpy.generic
+
+
 def as_arrays(value: Any) -> Any:
     """A sample with everything in it that is an array of some library as a NumPy array.
 
     Numbers, text, bytes and unknown objects stay as they are. Nothing is copied that need not be.
     """
     kind = type(value)
-    if kind is numpy.ndarray or kind is _native.Pending or value is None or kind in (int, float, str, bytes):
+    if kind in _KEPT:
         return value
-    if isinstance(value, Mapping):
-        return {key: as_arrays(item) for key, item in value.items()}
+    if kind is tuple:
+        return tuple([item if type(item) in _KEPT else as_arrays(item) for item in value])
+    if kind is dict:
+        return {key: item if type(item) in _KEPT else as_arrays(item) for key, item in value.items()}
     if is_named_tuple(value):
         return kind(*(as_arrays(item) for item in value))
-    if isinstance(value, tuple):
-        return tuple([as_arrays(item) for item in value])
-    if isinstance(value, list):
-        return [as_arrays(item) for item in value]
+    if isinstance(value, list | tuple):
+        made = [as_arrays(item) for item in value]
+        return made if isinstance(value, list) else tuple(made)
+    if isinstance(value, Mapping):
+        return {key: as_arrays(item) for key, item in value.items()}
     if isinstance(value, numpy.generic | type):
         return value
     torch = sys.modules.get("torch")
@@ -62,10 +70,11 @@ def collate(samples: Sequence[Any], name: str = "the sample") -> Any:
     first = samples[0]
     if isinstance(first, numpy.ndarray | _native.Pending):
         return _stacked(samples, name)
-    if isinstance(first, bool | int | float | complex | numpy.generic):
-        for row, sample in enumerate(samples):
-            if not isinstance(sample, bool | int | float | complex | numpy.generic):
-                raise UnevenError(row, f"{name} is a {type(sample).__name__}, not a number as in the first")
+    if isinstance(first, _NUMBERS):
+        if set(map(type, samples)) != {type(first)}:
+            for row, sample in enumerate(samples):
+                if not isinstance(sample, _NUMBERS):
+                    raise UnevenError(row, f"{name} is a {type(sample).__name__}, and a number in the first")
         return numpy.asarray(samples)
     if isinstance(first, Mapping):
         for row, sample in enumerate(samples):
@@ -122,3 +131,62 @@ def map_arrays(function: Callable[[Any], Any], batch: Any) -> Any:
     if type(batch) in (tuple, list):
         return type(batch)([map_arrays(function, item) for item in batch])
     return batch
+
+
+def image_key(sample: Any) -> Any:
+    """Where the image is: the field "image", or else the first; None if the sample is the image."""
+    if isinstance(sample, Mapping):
+        return "image" if "image" in sample else next(iter(sample), None)
+    if is_named_tuple(sample):
+        return sample._fields.index("image") if "image" in sample._fields else 0
+    if isinstance(sample, tuple | list) and sample:
+        return 0
+    return None
+
+
+class Finish:
+    """Functions for whole batches, one after the other."""
+
+    def __init__(self, functions: list[Callable[[Any], Any]]) -> None:
+        self._functions = functions
+
+    def __call__(self, batch: Any) -> Any:
+        for function in self._functions:
+            batch = as_arrays(function(batch))
+        return batch
+
+
+class Joined:
+    """Joins samples and hands the batch to the functions for whole batches."""
+
+    def __init__(self, joined: Callable[[Any], Any], whole: Callable[[Any], Any]) -> None:
+        self._joined, self._whole = joined, whole
+
+    def __call__(self, samples: Any) -> Any:
+        return self._whole(self._joined(samples))
+
+
+class WithFailures:
+    """Joins samples that come with what failed before them; values of one field only, too."""
+
+    def __init__(self, joined: Callable[[Any], Any], whole: Callable[[Any], Any]) -> None:
+        self._joined, self._whole = joined, whole
+        self._plain = joined is collate
+
+    def __call__(self, samples: Any) -> Any:
+        first = samples[0]
+        if self._plain and not (type(first) is tuple and len(first) == 2 and isinstance(first[0], str)):
+            # One field of rows that were written in place.
+            return collate(samples)
+        return [failures for failures, _ in samples], self._whole(self._joined([one for _, one in samples]))
+
+
+def at_image(batch: Any, change: Callable[[Any], Any]) -> Any:
+    key = image_key(batch)
+    if key is None:
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {**batch, key: change(batch[key])}
+    fields = list(batch)
+    fields[key] = change(fields[key])
+    return type(batch)(*fields) if is_named_tuple(batch) else type(batch)(fields)

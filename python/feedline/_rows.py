@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy
 
 from feedline import _native
-from feedline._collate import as_arrays, is_named_tuple
+from feedline._collate import as_arrays, image_key, is_named_tuple
 from feedline._errors import SampleError, SourceError
 from feedline._stages import Row, Stages, failed
 from feedline.workers.job import is_stateful
@@ -81,17 +81,6 @@ def through(sample: Any, row: Row, stages: Stages) -> Any:
         return as_arrays(sample)
     except Exception as error:
         raise failed(row, "collate", error) from error
-
-
-def image_key(sample: Any) -> Any:
-    """Where the image is: the field "image", or else the first; None if the sample is the image."""
-    if isinstance(sample, Mapping):
-        return "image" if "image" in sample else next(iter(sample), None)
-    if is_named_tuple(sample):
-        return sample._fields.index("image") if "image" in sample._fields else 0
-    if isinstance(sample, tuple | list) and sample:
-        return 0
-    return None
 
 
 class Native:
@@ -348,15 +337,3 @@ def warn_of_the_long_way(samples: int, name: str) -> None:
         RuntimeWarning,
         stacklevel=5,
     )
-
-
-class Finish:
-    """Functions for whole batches, one after the other."""
-
-    def __init__(self, functions: list[Callable[[Any], Any]]) -> None:
-        self._functions = functions
-
-    def __call__(self, batch: Any) -> Any:
-        for function in self._functions:
-            batch = as_arrays(function(batch))
-        return batch

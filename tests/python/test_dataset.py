@@ -930,3 +930,21 @@ def test_chain_says_what_it_will_write(photos: Path) -> None:
     assert chain.prepare(small, channels_last=True).shape == (3, 5, 5)
     resized = _native.Chain(json.dumps([Resize(7).spec()]), "HWC", "{}", 2)
     assert resized.prepare(data).shape == (7, 9, 3)
+
+
+def test_a_state_holds_on_another_number_of_ranks(photos: Path) -> None:
+    shared: dict[str, Any] = {"transforms": [RandomResizedCrop(8), unchanged], "shuffle": True, "seed": 4}
+    one = feedline.Loader(Encoded(photos), batch_size=6, num_workers=0, **shared)
+    iterator = iter(one)
+    for _ in range(2):
+        next(iterator)
+    state = one.state_dict()
+    expected = [batch[0] for batch in iterator]
+    parts = []
+    for rank in range(2):
+        shared.update(rank=rank, world_size=2, executor="threads", num_workers=2)
+        with feedline.Loader(Encoded(photos), batch_size=3, **shared) as part:
+            part.load_state_dict(state)
+            parts.append([batch[0].copy() for batch in part])
+    for whole, low, high in zip(expected, *parts, strict=True):
+        assert np.array_equal(whole, np.concatenate([low, high]))
