@@ -63,6 +63,7 @@ from feedline.workers import (
     mixed,
 )
 
+_CLOSED = "the loader is closed: make a new one"
 _STALE = "this iterator is over: the loader was iterated, seeked or resumed again since it was made"
 
 
@@ -165,10 +166,11 @@ class CodeLoader:
         self._failed: frozenset[tuple[int, int]] = frozenset()
         self._executor: Executor | None = None
         self._choice: Choice | None = None
-        self._feed: Feed | None = None
+        self._feed: _Stoppable | None = None
         self._expected = (0, 0)
         self._closing: Any = None
         self.closed = False
+        self._stopped = threading.Event()
         self._batches = self._samples = 0
         self._waited = self._longest = 0.0
         self._first_batch: float | None = None
@@ -355,7 +357,7 @@ class CodeLoader:
         named.__cause__ = error
         return named
 
-    def _running(self) -> Feed:
+    def _running(self) -> _Stoppable:
         """The feed, at the present position."""
         if self._feed is not None and self._expected == self._position:
             return self._feed
@@ -375,12 +377,13 @@ class CodeLoader:
             begin.states = [{"dataset": at, "iterator": None, "ended": False}]
         self._executor.begin(begin)
         helps = not self._streams and self._job.init is None and self._executor.name == "processes"
-        self._feed = Feed(
+        self._feed = _Stoppable(
             self._executor,
             tasks,
             turns=self._streams and self._executor.name == "processes",
             helper=self._helper() if helps else None,
         )
+        self._feed.stopped = self._stopped
         self._expected = self._position
         if self._executor.name != "inline":
             self._feed.fill()
@@ -524,7 +527,8 @@ class CodeLoader:
         }
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Ends the workers, also while another thread waits for a batch."""
+        self._stopped.set()
         with self._locked():
             self.closed = True
             self._generation += 1
@@ -547,7 +551,18 @@ class CodeLoader:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ClosedError("the loader is closed: make a new one")
+            raise ClosedError(_CLOSED)
+
+
+class _Stoppable(Feed):
+    """A feed whose wait ends when the loader is closed."""
+
+    stopped: threading.Event
+
+    def _wait(self, begun: float) -> None:
+        if self.stopped.is_set():
+            raise ClosedError(_CLOSED)
+        self._executor.wait(0.1)
 
 
 def _tasks(

@@ -45,9 +45,10 @@ class Loader:
         an array [height, width, channels], and what the last one returns goes into the batch as it
         is. `PerBatch(function)` at the end gets whole batches.
     batch_size: samples of a batch, on each rank.
-    num_workers: threads; "auto" is one for each core, 0 makes batches in the calling thread.
+    num_workers: threads, or what `executor` says; "auto" is one for each core, 0 makes batches in the
+        calling thread.
     prefetch_factor: batches in the making for each worker; a few in all by default.
-    memory: bytes that the loader may hold, as a number or as "2GB".
+    memory: bytes that the loader may hold, as a number or as "2GB". Not with Python code, nor is cache.
     drop_last: leave an incomplete last batch out.
     cache: "memory" keeps encoded samples and refuses a data set that does not fit; a dict with
         hold ("encoded" or "decoded"), limit and required says more.

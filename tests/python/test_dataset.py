@@ -791,6 +791,36 @@ def test_a_state_is_taken_while_another_thread_waits() -> None:
     loader.close()
 
 
+class Stuck(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            time.sleep(600)
+        return index
+
+
+def test_closing_ends_another_threads_wait() -> None:
+    # With worker_init_fn no batch is made by the program itself, which would hang here.
+    loader = feedline.Loader(Stuck(), batch_size=2, num_workers=1, worker_init_fn=note_worker)
+    iterator = iter(loader)
+    next(iterator)
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            next(iterator)
+        except BaseException as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.3)
+    begun = time.monotonic()
+    loader.close()
+    waiting.join(10)
+    assert not waiting.is_alive() and time.monotonic() - begun < 10
+    assert type(caught[0]) is feedline.ClosedError
+
+
 def test_transforms_may_come_from_a_generator(photos: Path) -> None:
     for ops in ([CenterCrop(4)], [CenterCrop(4), unchanged]):
         loader = feedline.Loader(photos, (op for op in ops), num_workers=0)
