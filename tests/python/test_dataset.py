@@ -791,6 +791,35 @@ def test_a_state_is_taken_while_another_thread_waits() -> None:
     loader.close()
 
 
+class Many(Bad):
+    """Has a way to get many samples at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [(image, number + 100) for image, number in map(self.__getitem__, indices)]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_data_sets_that_give_many_samples_at_once(executor: Any) -> None:
+    shared: dict[str, Any] = {"batch_size": 8, "shuffle": True, "executor": executor, "num_workers": 2}
+    with feedline.Loader(Many(), **shared) as loader:
+        numbers = np.concatenate([batch[1] for batch in loader])
+        assert sorted(numbers) == list(range(100, 120))
+    named = pytest.raises(feedline.SampleError, match="sample 7: cannot read: ValueError")
+    with feedline.Loader(Many(7), **shared) as loader, named:
+        list(loader)
+
+
+def test_a_hugging_face_data_set() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict(
+        {"x": [[i, i] for i in range(10)], "name": [f"a{i}" for i in range(10)]}
+    )
+    with feedline.Loader(rows.with_format("numpy"), batch_size=4, num_workers=2) as loader:
+        first = next(iter(loader))
+        assert first["x"].tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+        assert list(first["name"]) == ["a0", "a1", "a2", "a3"]
+
+
 class Stuck(Numbers):
     def __getitem__(self, index: int) -> Any:
         if index == 2:
