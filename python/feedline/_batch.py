@@ -11,7 +11,7 @@ from feedline import _native
 from feedline._collate import image_key
 from feedline._errors import SpecError
 
-Convert = Callable[[tuple[_native.Array, ...]], tuple[Any, ...]]
+Convert = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 OUTPUTS = ("numpy", "torch", "jax", "dlpack")
 
@@ -86,7 +86,7 @@ class Batch:
         return int(self._native.hash())
 
     def __repr__(self) -> str:
-        arrays = self._native.arrays()
+        arrays: tuple[Any, ...] = self._native.arrays()
         fields = ", ".join(
             f"{name}: {array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else f"{name}: list"
             for name, array in zip(self._names, arrays, strict=True)
@@ -121,8 +121,16 @@ class Made:
         return _native.hash_arrays(parts)
 
 
-def converter(output: str, dtypes: list[str]) -> Convert:
+def converter(output: str, dtypes: list[str], device: str | None = None) -> Convert:
     """What turns native arrays into those of the library that `output` names."""
+    if output == "numpy" and device is not None:
+        raise SpecError(
+            f'output = "numpy": NumPy has no arrays on {device}; allowed: "torch", "jax", "dlpack"',
+            key="output",
+            value='"numpy"',
+            problem=f"NumPy has no arrays on {device}",
+            allowed='"torch", "jax", "dlpack"',
+        )
     if output == "numpy":
         return _to_numpy(dtypes)
     if output == "torch":
@@ -202,7 +210,7 @@ def _to_numpy(dtypes: list[str]) -> Convert:
         ) from error
     views = [numpy.dtype(bfloat16) if dtype == "bfloat16" else None for dtype in dtypes]
 
-    def convert(arrays: tuple[_native.Array, ...]) -> tuple[Any, ...]:
+    def convert(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         plain = [asarray(array) for array in arrays]
         return tuple(
             [array if view is None else array.view(view) for array, view in zip(plain, views, strict=True)]

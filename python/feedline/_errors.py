@@ -128,6 +128,17 @@ class ClosedError(Error, RuntimeError):
     """The loader was closed."""
 
 
+class DeviceError(Error, RuntimeError):
+    """A device (a GPU) cannot be used, or a call of its driver failed."""
+
+    code: int | None
+    """The driver's result, if a call failed."""
+
+    def __init__(self, text: str, *, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class EngineError(Error, RuntimeError):
     """The system refused something that the engine needs, such as a thread."""
 

@@ -12,10 +12,11 @@ import numpy.typing
 
 from feedline import _native
 from feedline._batch import Batch, Convert, converter
+from feedline._device import choose
 from feedline._errors import SpecError, StateError
 from feedline._plain import plain, with_paths
 from feedline._source import is_code, read_source
-from feedline._stages import as_list, has_code
+from feedline._stages import as_list, has_code, refuse
 from feedline.transforms import PerBatch, Transform, specs
 
 if TYPE_CHECKING:
@@ -71,6 +72,11 @@ class Loader:
         of random, NumPy or torch finds them seeded for its batch, but in "threads".
     collate_fn: makes a batch of a list of samples, in place of stacking them.
     worker_init_fn: is called in each worker with its number.
+    device: "cuda" or "cuda:1": batches are copied there ahead of the program, on a stream of their
+        own; output must be "torch", "jax" or "dlpack". No part of the description or the state.
+    device_prefetch: batches that wait on the device.
+    pin_memory: page-lock batches on the host, so that copies to a GPU run beside the program; the
+        default is to do so if there is a device. Without CUDA it warns once and goes on without.
     """
 
     _native: _native.Loader | CodeLoader
@@ -107,6 +113,9 @@ class Loader:
         executor: Executor = "auto",
         collate_fn: Callable[[list[Any]], Any] | None = None,
         worker_init_fn: Callable[[int], Any] | None = None,
+        device: object = None,
+        device_prefetch: int = 2,
+        pin_memory: bool | None = None,
     ) -> None:
         self._open(
             {
@@ -138,6 +147,9 @@ class Loader:
                 "worker_init_fn": worker_init_fn,
             },
             output,
+            device,
+            device_prefetch,
+            pin_memory,
         )
 
     @classmethod
@@ -147,6 +159,9 @@ class Loader:
         *,
         output: Output = "numpy",
         source: Any = None,
+        device: object = None,
+        device_prefetch: int = 2,
+        pin_memory: bool | None = None,
         **changes: Any,
     ) -> Loader:
         """A loader as a description says: a dict, a .toml or .json file, or the text of one.
@@ -163,10 +178,12 @@ class Loader:
         if source is not None:
             described["source"] = source
         loader = cls.__new__(cls)
-        loader._open(described, output)
+        loader._open(described, output, device, device_prefetch, pin_memory)
         return loader
 
-    def _open(self, spec: dict[str, Any], output: str) -> None:
+    def _open(
+        self, spec: dict[str, Any], output: str, device: object, device_prefetch: int, pin_memory: bool | None
+    ) -> None:
         code = {name: spec.pop(name, None) for name in ("executor", "collate_fn", "worker_init_fn")}
         code["executor"] = code["executor"] or "auto"
         if "transforms" in spec:
@@ -176,9 +193,12 @@ class Loader:
         if is_code(source) or has_code(transforms) or asked:
             from feedline._code import CodeLoader
 
+            for key, given in (("device", device is not None), ("pin_memory", bool(pin_memory))):
+                if given:
+                    raise refuse(key, "batches that Python code makes stay in the host's plain memory")
             self._native = inside = CodeLoader(spec, source, output, **code)
             self._about = inside.about
-            self._output = output
+            self._output, self._device = output, None
             self._hand: Callable[[Any], Any] = _as_it_is
             return
         arrays: list[Any] = []
@@ -189,14 +209,18 @@ class Loader:
         paths: list[bytes] = []
         # Each key by itself, so that messages name it without a prefix.
         described = {key: plain(key, value, paths) for key, value in spec.items()}
-        self._native = native = _native.Loader(json.dumps(described), arrays, paths)
+        chosen = choose(device, device_prefetch, pin_memory, output)
+        self._native = native = _native.Loader(
+            json.dumps(described), arrays, paths, chosen.name, chosen.prefetch, chosen.pin
+        )
+        self._device = chosen.name
         self._paths = paths
         self._about = json.loads(native.about)
         fields = self._about["fields"]
         self._names = tuple(field["name"] for field in fields)
         self._output = output
         try:
-            self._convert = converter(output, [field["dtype"] for field in fields])
+            self._convert = converter(output, [field["dtype"] for field in fields], chosen.name)
         except BaseException:
             self._native.close()
             raise
@@ -310,7 +334,8 @@ class Loader:
             known = "" if field["shape"] is None else f"  {field['dtype']} {[size, *field['shape']]}"
             lines.append(f"  {field['name']:<{width}}{known}")
         closed = ", closed" if self._native.closed else ""
-        lines.append(f"  {about['workers']} workers, output {self._output}{closed})")
+        place = f" on {self._device}" if self._device else ""
+        lines.append(f"  {about['workers']} workers, output {self._output}{place}{closed})")
         return "\n".join(lines)
 
 

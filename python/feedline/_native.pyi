@@ -9,18 +9,23 @@ __all__ = [
     "Batch",
     "Chain",
     "Copier",
+    "DeviceArray",
+    "DeviceBatch",
     "Loader",
     "LockProbe",
     "Order",
     "Pending",
+    "Pin",
     "Samples",
     "__version__",
     "apply_transforms",
+    "cuda_problem",
     "decode_image",
     "drawn_mix",
     "drawn_transforms",
     "hash_arrays",
     "main",
+    "pin",
     "read_spec",
     "read_spec_file",
 ]
@@ -34,6 +39,9 @@ class Loader:
         spec: str,
         arrays: Sequence[Sequence[tuple[str, str | None, Any]]],
         paths: Sequence[bytes],
+        device: str | None = None,
+        device_prefetch: int = 2,
+        pin_memory: bool = False,
     ) -> Loader: ...
     @property
     def spec(self) -> str: ...
@@ -42,7 +50,7 @@ class Loader:
     @property
     def closed(self) -> bool: ...
     def begin(self) -> int: ...
-    def next(self, iterator: int) -> tuple[Batch, bool] | None: ...
+    def next(self, iterator: int) -> tuple[Batch | DeviceBatch, bool] | None: ...
     def set_epoch(self, epoch: int) -> None: ...
     def position(self) -> tuple[int, int]: ...
     def state(self) -> str: ...
@@ -80,6 +88,46 @@ class Array:
         copy: bool | None = None,
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
+class DeviceBatch:
+    @property
+    def rows(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def padding(self) -> int: ...
+    def arrays(self) -> tuple[DeviceArray, ...]: ...
+    def hash(self) -> int: ...
+
+@final
+class DeviceArray:
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+@final
+class Pin:
+    def mark(self) -> None: ...
+    def busy(self) -> bool: ...
+    def wait(self) -> None: ...
+
+def cuda_problem(device: int = 0) -> str | None: ...
+def pin(address: int, bytes: int, device: int | None = None) -> Pin: ...
 
 @final
 class Chain:

@@ -731,6 +731,8 @@ def test_what_has_no_meaning_is_refused(photos: Path) -> None:
         ({"memory": "1GB"}, "memory"),
         ({"cache": "memory"}, "cache"),
         ({"in_order": False}, "in_order"),
+        ({"device": "cuda", "output": "torch"}, "device"),
+        ({"pin_memory": True}, "pin_memory"),
         ({"executor": "fast"}, "executor"),
         ({"executor": "threads", "num_workers": 0}, "executor"),
         ({"collate_fn": 3}, "collate_fn"),

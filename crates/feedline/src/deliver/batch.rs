@@ -154,6 +154,17 @@ impl Batch {
     pub fn hash(&self) -> u64 {
         hash_arrays((0..self.layout.fields().len()).filter_map(|number| self.array(number)))
     }
+
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> Option<&BatchMemory> {
+        self.memory.as_deref()
+    }
+
+    /// How it lies in memory.
+    #[must_use]
+    pub fn layout(&self) -> &Arc<BatchLayout> {
+        &self.layout
+    }
 }
 
 /// The hash of a batch of these arrays.

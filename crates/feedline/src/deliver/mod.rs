@@ -1,6 +1,7 @@
-//! The consumer's side: what a program gets and how long it may keep it.
+//! The consumer's side: what a program gets and how long it may keep it; batches on a device.
 
 mod batch;
+pub mod device;
 pub mod dlpack;
 mod run_hash;
 
