@@ -25,6 +25,7 @@ from feedline.workers.job import Ended, Job, Maker, Task, is_stateful
 from feedline.workers.processes import Processes
 from feedline.workers.reader import Reader
 from feedline.workers.seeds import apart, mixed
+from feedline.workers.stand_in import StandIn
 from feedline.workers.threads import Threads
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Processes",
     "Reader",
     "Result",
+    "StandIn",
     "Task",
     "Threads",
     "WorkerError",

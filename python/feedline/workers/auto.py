@@ -15,6 +15,7 @@ import numpy
 from feedline import _native
 from feedline.workers import seeds
 from feedline.workers.job import Job, Task, is_stateful
+from feedline.workers.stand_in import StandIn
 
 _log = logging.getLogger("feedline")
 
@@ -37,7 +38,7 @@ class Choice:
         return self
 
 
-def choose(job: Job, workers: int, task: Task | None) -> Choice:
+def choose(job: Job, workers: int, task: Task | None, base_seed: int = 0) -> Choice:
     """Decides, and leaves the samples of the trial in the task, whose first ones they are."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)() and job.kind == "map":
         return Choice("threads", "this interpreter runs threads side by side")
@@ -52,11 +53,12 @@ def choose(job: Job, workers: int, task: Task | None) -> Choice:
         return Choice("processes", f"the data set holds {held}, which threads cannot share")
     if task is None:
         return Choice("threads", "there is nothing to load")
-    return _try(job, workers, task)
+    return _try(job, workers, task, base_seed)
 
 
-def _try(job: Job, workers: int, task: Task) -> Choice:
-    before = _attributes(job.dataset)
+def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
+    stand_in = StandIn(job, base_seed)
+    before = _attributes(stand_in.copy)
     kept = seeds.states()
     if task.seed is not None:
         seeds.seed_all(task.seed)
@@ -65,20 +67,20 @@ def _try(job: Job, workers: int, task: Task) -> Choice:
     probe = _native.LockProbe()
     begun = time.perf_counter()
     try:
-        whole = not job.batched or bool(getattr(job.dataset, "__getitems__", None))
+        whole = not job.batched or bool(stand_in.__getitems__)
         if whole:
             # It is made again by the executor: a call for many samples cannot be divided.
-            job.dataset[task.index] if not job.batched else job.dataset.__getitems__(task.index)
+            stand_in[task.index] if not job.batched else stand_in.__getitems__(task.index)
             count = 1
         else:
             for index in list(task.index)[:_SAMPLES]:
-                samples.append(job.dataset[index])
+                samples.append(stand_in[index])
                 if len(samples) >= _FEW and time.perf_counter() - begun > _SECONDS:
                     break
             count = max(1, len(samples))
     except Exception:
         # The executor meets the same error, and tells it with the batch it belongs to.
-        return Choice("threads", "the first sample failed")
+        return Choice("processes" if stand_in.asked else "threads", "the first sample failed")
     finally:
         seconds = time.perf_counter() - begun
         looks, busy = probe.stop()
@@ -90,7 +92,9 @@ def _try(job: Job, workers: int, task: Task) -> Choice:
             "processes",
             "samples draw from global random generators, which threads would share in no fixed order",
         )
-    changed = _changed(before, _attributes(job.dataset))
+    if stand_in.asked:
+        return Choice("processes", "samples ask for get_worker_info, which threads cannot tell apart")
+    changed = _changed(before, _attributes(stand_in.copy))
     if changed is not None:
         return Choice("processes", f"the data set changes itself ({changed}) when a sample is read")
     task.made = samples

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from feedline import _native
@@ -12,7 +13,7 @@ from feedline.workers import torch_side
 from feedline.workers.executor import Begin, Result
 from feedline.workers.failure import WorkerError
 from feedline.workers.job import Job, Task
-from feedline.workers.slots import Slots
+from feedline.workers.slots import Pin, Slots
 from feedline.workers.stack import Stack
 
 
@@ -42,7 +43,14 @@ class Threads:
     name = "threads"
     broken: BaseException | None = None
 
-    def __init__(self, job: Job, workers: int, prefetch: int, base_seed: int, pin: Any = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        workers: int,
+        prefetch: int,
+        base_seed: int,
+        pin: Callable[[int, int], Pin] | None = None,
+    ) -> None:
         self.workers = workers
         # All threads work on the same batch, so a few ahead are enough.
         self.capacity = max(2, min(workers * prefetch, prefetch + 1))
@@ -56,6 +64,7 @@ class Threads:
         self._sequence = 0
         self._wanted = 0
         self._closed = False
+        self._renewals = 0
         # Whether a result came that nobody has looked for yet.
         self._news = False
         self._trouble: BaseException | None = None
@@ -98,7 +107,7 @@ class Threads:
         else:
             batch.samples[row] = sample
 
-    def _run(self, number: int) -> None:
+    def _enter(self, number: int) -> None:
         try:
             if self._job.torch:
                 seed = self._base_seed + number
@@ -109,6 +118,10 @@ class Threads:
             with self._changed:
                 self._trouble = error
                 self._changed.notify_all()
+
+    def _run(self, number: int) -> None:
+        renewals = self._renewals
+        self._enter(number)
         while True:
             with self._changed:
                 while not (self._closed or any(self._has_work(batch) for batch in self._open)):
@@ -119,6 +132,10 @@ class Threads:
                 row = batch.next
                 batch.next += 1
                 batch.under_way += 1
+                renewed, renewals = renewals != self._renewals, self._renewals
+            if renewed:
+                # As torch, whose workers are new in every epoch.
+                self._enter(number)
             self._work(batch, row)
 
     @staticmethod
@@ -212,8 +229,12 @@ class Threads:
                 batch.stack.settle()
                 self.slots.give_back(batch.stack.slot)
 
-    def renew(self, base_seed: int) -> None:
-        self._base_seed = base_seed
+    def renew(self, job: Job, base_seed: int) -> None:
+        with self._changed:
+            self._job, self._base_seed = job, base_seed
+            self._many = bool(getattr(job.dataset, "__getitems__", None))
+            self._trouble = None
+            self._renewals += 1
 
     def close(self) -> None:
         with self._changed:

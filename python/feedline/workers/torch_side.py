@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from feedline.workers.job import Job
     from feedline.workers.slots import Slot
@@ -52,15 +52,42 @@ def added_functions() -> dict[Any, Any]:
     }
 
 
-def make_info(job: Job, worker: int, seed: int, method: str) -> Any:
-    """torch's WorkerInfo; its constructor differs between torch's versions."""
+def make_info(job: Job, worker: int, seed: int, method: str, asked: Callable[[], None] | None = None) -> Any:
+    """torch's WorkerInfo; its constructor differs between torch's versions. `asked` is called
+    whenever somebody reads its fields."""
     from torch.utils.data._utils.worker import WorkerInfo
 
+    kind: Any = WorkerInfo
+    if asked is not None:
+        tell = asked
+
+        class Watched(WorkerInfo):
+            def __getattribute__(self, name: str) -> Any:
+                if not name.startswith("_"):
+                    tell()
+                return super().__getattribute__(name)
+
+        kind = Watched
     info = {"id": worker, "num_workers": job.num_workers, "seed": seed, "dataset": job.dataset}
     try:
-        return WorkerInfo(**info, worker_method=method)
+        return kind(**info, worker_method=method)
     except TypeError:
-        return WorkerInfo(**info)
+        return kind(**info)
+
+
+@contextmanager
+def info_is(info: Any) -> Iterator[None]:
+    """Meanwhile, torch's get_worker_info() says this; None leaves it alone."""
+    if info is None:
+        yield
+        return
+    from torch.utils.data._utils import worker
+
+    before, worker._worker_info = worker._worker_info, info
+    try:
+        yield
+    finally:
+        worker._worker_info = before
 
 
 def set_info(info: Any) -> None:
