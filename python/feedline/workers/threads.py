@@ -25,6 +25,7 @@ class _Batch:
         self.sequence, self.task, self.rows = sequence, task, rows
         self.next = 0
         self.under_way = 0
+        self.prepared = False
         self.samples: list[Any] = []
         self.stack: Stack | None = None
         self.error: tuple[int, BaseException] | None = None
@@ -53,8 +54,8 @@ class Threads:
         pin: Callable[[int, int], Pin] | None = None,
     ) -> None:
         self.workers = workers
-        # All threads work on the same batch, so a few ahead are enough.
-        self.capacity = max(2, min(workers * prefetch, prefetch + 1))
+        # All threads work on the same batch, so `prefetch` batches keep them all busy.
+        self.capacity = max(2, prefetch)
         self._job, self._base_seed = job, base_seed
         self._many = bool(getattr(job.dataset, "__getitems__", None))
         self.slots = Slots(self.capacity + 2, pin)
@@ -85,22 +86,29 @@ class Threads:
     def submit(self, task: Task) -> int:
         whole = not self._job.batched or self._many
         batch = _Batch(self._sequence, task, 1 if whole else len(task.index))
-        if not whole:
-            if self._job.stacks:
-                torch = torch_side.torch_module() if self._job.torch else None
-                batch.stack = Stack(batch.rows, self.slots.take(), self._job.collate, torch, self._copier)
-                batch.stack.slot.begin()
-            else:
-                batch.samples = [None] * batch.rows
-            for row, sample in enumerate(task.made or ()):
+        if task.made and not whole:
+            self._prepare(batch)
+            for row, sample in enumerate(task.made):
                 self._keep(batch, row, sample)
                 batch.next = row + 1
-            task.made = None
+        task.made = None
         with self._changed:
             self._sequence += 1
             self._open.append(batch)
             self._changed.notify_all()
         return batch.sequence
+
+    def _prepare(self, batch: _Batch) -> None:
+        """Makes room for a batch; called as late as possible, so that little memory is in use."""
+        batch.prepared = True
+        if not self._job.batched or self._many:
+            return
+        if self._job.stacks:
+            torch = torch_side.torch_module() if self._job.torch else None
+            batch.stack = Stack(batch.rows, self.slots.take(), self._job.collate, torch, self._copier)
+            batch.stack.slot.begin()
+        else:
+            batch.samples = [None] * batch.rows
 
     def _keep(self, batch: _Batch, row: int, sample: Any) -> None:
         if batch.stack is not None:
@@ -134,6 +142,8 @@ class Threads:
                 if self._closed:
                     return
                 batch = next(batch for batch in self._open if self._has_work(batch))
+                if not batch.prepared:
+                    self._prepare(batch)
                 row = batch.next
                 batch.next += 1
                 batch.under_way += 1
