@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from feedline.workers import (
     Job,
     Maker,
     Result,
+    StandIn,
     Task,
     apart,
     is_stateful,
@@ -84,8 +86,8 @@ class Progress:
 class Epoch(Iterator[Any]):
     """One iteration over a loader."""
 
-    def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
-        self._loader: DataLoader | None = loader
+    def __init__(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
+        self._loader: DataLoader[Any] | None = loader
         self._pin = loader.pin_memory and torch.accelerator.is_available()
         self._kind = kind_of(loader.dataset)
         # Each worker has its own part of the data or its own state: the tasks go round.
@@ -134,7 +136,7 @@ class Epoch(Iterator[Any]):
             return
         self._open(loader, resumed)
 
-    def _open(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
+    def _open(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
         job, progress = loader._job(), self._progress
         tasks = self._tasks(loader, progress.order, self._progress)
         own = self._own
@@ -194,7 +196,7 @@ class Epoch(Iterator[Any]):
             )
 
     @staticmethod
-    def _tasks(loader: DataLoader, order: Order, progress: Progress) -> Iterator[Task]:
+    def _tasks(loader: DataLoader[Any], order: Order, progress: Progress) -> Iterator[Task]:
         every = loader.snapshot_every_n_steps
         iterable, stateful = kind_of(loader.dataset) == "iterable", is_stateful(loader.dataset)
         seeded = loader.random == "batch"
@@ -273,7 +275,7 @@ class Epoch(Iterator[Any]):
                 worker["batches"] = worker["all"]
             progress.turn = (at + 1) % len(progress.workers)
 
-    def _guess_next(self, loader: DataLoader) -> None:
+    def _guess_next(self, loader: DataLoader[Any]) -> None:
         """Lets the workers begin with the next epoch while the program finishes this one."""
         if loader._guess is not None:
             loader._guess[1].fill(self._feed.pending)
@@ -328,12 +330,13 @@ class Epoch(Iterator[Any]):
                 self._leave()
 
 
-def _helper(loader: DataLoader, job: Job, executor: Executor) -> Callable[[Task], Any] | None:
+def _helper(loader: DataLoader[Any], job: Job, executor: Executor) -> Callable[[Task], Any] | None:
     """Makes batches in the program's own thread while the workers are still starting, where nobody
     could tell the difference."""
     if executor.name != "processes" or loader.random != "batch" or loader.worker_init_fn is not None:
         return None
-    maker = Maker(job)
+    assert loader._base_seed is not None
+    maker = Maker(dataclasses.replace(job, dataset=StandIn(job, loader._base_seed)))
 
     def look(_: int) -> None:
         # Workers that become ready meanwhile get their tasks between two samples.

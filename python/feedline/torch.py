@@ -10,13 +10,14 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.utils.data
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data._utils.collate import default_collate
 
+from feedline import _native
 from feedline._accelerate import adopt
 from feedline._errors import StateError
 from feedline._torch_epoch import Epoch, Progress, kind_of
@@ -33,15 +34,17 @@ from feedline.workers import (
     WorkerError,
     choose,
 )
+from feedline.workers.slots import Pin
 from feedline.workers.torch_side import added_functions, get_worker_info
 
 __all__ = ["DataLoader", "adopt", "get_worker_info"]
 
 _log = logging.getLogger("feedline")
+_T_co = TypeVar("_T_co", covariant=True)
 _EXECUTORS = ("auto", "threads", "processes", "inline")
 
 
-class DataLoader(torch.utils.data.DataLoader[Any]):
+class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """Loads batches of any data set, as torch's DataLoader does and with its arguments.
 
     Beyond torch's and StatefulDataLoader's arguments:
@@ -191,7 +194,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if idle is not None and idle.owner == os.getpid():
             if not self.persistent_workers:
                 # torch starts new workers, which see the data set as it is now.
-                idle.renew(base_seed)
+                idle.renew(job, base_seed)
             return idle
         if self._choice is None:
             if self.executor != "auto":
@@ -201,13 +204,13 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             elif self.random == "worker":
                 self._choice = Choice("processes", "random='worker' seeds each worker process")
             else:
-                self._choice = choose(job, self.num_workers, first).tell()
+                self._choice = choose(job, self.num_workers, first, base_seed).tell()
         made: Executor
-        prefetch = self.prefetch_factor or 1
+        prefetch, pin = self.prefetch_factor or 1, self._pin_function()
         if self._choice.name == "processes":
             method = self._start_method()
             try:
-                made = Processes(job, self.num_workers, prefetch, base_seed, method)
+                made = Processes(job, self.num_workers, prefetch, base_seed, method, pin)
             except WorkerError as error:
                 if (
                     self.executor != "auto"
@@ -216,12 +219,18 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 ):
                     raise
                 self._choice = Choice("threads", f"{self._choice.reason}, but {error}").tell()
-                made = Threads(job, self.num_workers, prefetch, base_seed)
+                made = Threads(job, self.num_workers, prefetch, base_seed, pin)
         else:
-            made = Threads(job, self.num_workers, prefetch, base_seed)
+            made = Threads(job, self.num_workers, prefetch, base_seed, pin)
         # Whatever happens to this object, its workers end with it.
         weakref.finalize(self, made.close)
         return made
+
+    def _pin_function(self) -> Callable[[int, int], Pin] | None:
+        """Locks the pages that batches are written to, so that torch finds them pinned already."""
+        if not self.pin_memory or not torch.cuda.is_available() or _native.cuda_problem() is not None:
+            return None
+        return _native.pin
 
     def _give_executor(self, executor: Executor) -> None:
         """Keeps the workers for the next epoch."""
@@ -301,7 +310,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return kept
 
 
-def _check(state: Mapping[str, Any], loader: DataLoader) -> None:
+def _check(state: Mapping[str, Any], loader: DataLoader[Any]) -> None:
     kind = kind_of(loader.dataset)
     if state.get("feedline") != 1 or not isinstance(state.get("kind"), str):
         raise StateError("cannot resume: this is no state of feedline.torch.DataLoader")

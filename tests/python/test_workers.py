@@ -153,6 +153,44 @@ def test_a_lent_slot_comes_back_with_its_last_array():
     assert slots.take() is slot
 
 
+def test_a_page_locked_slot_waits_for_the_device_that_reads_it():
+    calls = []
+
+    class Pin:
+        still = True
+
+        def __init__(self, address, size):
+            calls.append(("lock", size))
+
+        def mark(self):
+            calls.append("mark")
+
+        def busy(self):
+            return Pin.still
+
+        def __del__(self):
+            calls.append("unlock")
+
+    slots = Slots(keep=4, pin=Pin)
+    slot = slots.take()
+    slot.reserve(100)
+    memory = slots.lend(slot, 100)
+    del memory
+    assert calls == [("lock", slot.size)]
+    assert slots.take() is not slot, "the copy is not done"
+    Pin.still = False
+    assert slots.take() is slot
+    assert calls[1:] == ["mark"]
+    # Used again it stays locked, and what is asked of the device from now on counts anew.
+    memory = slots.lend(slot, 100)
+    del memory
+    assert slots.take() is slot
+    assert calls[2:] == ["mark"]
+    slots.give_back(slot)
+    slots.close()
+    assert calls[3:] == ["unlock"]
+
+
 class Numbers(torch.utils.data.Dataset):
     def __init__(self, length=64, shape=(3, 32, 32)):
         self.length, self.shape = length, shape
@@ -253,9 +291,20 @@ class Drawing(Sleeping):
         return random.random() + float(np.random.rand())  # noqa: NPY002
 
 
+class DrawingNumpy(Sleeping):
+    def __getitem__(self, index):
+        return float(np.random.rand())  # noqa: NPY002
+
+
 class DrawingTorch(Sleeping):
     def __getitem__(self, index):
-        return torch.rand(2)
+        time.sleep(0.002)
+        return index, torch.rand(2), torch.empty(1).uniform_(), torch.randint(5, (2,)), torch.randperm(3)
+
+
+class Dropping(Sleeping):
+    def __getitem__(self, index):
+        return torch.nn.functional.dropout(torch.ones(8))
 
 
 class Counting(Sleeping):
@@ -295,8 +344,10 @@ class Failing(Sleeping):
     [
         (Sleeping(), "threads", "holds the interpreter's lock for"),
         (Computing(), "processes", "would wait for each other"),
-        (Drawing(), "processes", "draw from global random generators"),
-        (DrawingTorch(), "processes", "draw from global random generators"),
+        (Drawing(), "processes", "draw from random's global generator"),
+        (DrawingNumpy(), "processes", "draw from NumPy's global generator"),
+        (DrawingTorch(), "threads", "hardly wait for each other"),
+        (Dropping(), "processes", "draw from torch's global generator"),
         (Counting(), "processes", "changes itself (count)"),
         (WithFile(), "processes", "holds a _io.BytesIO (file)"),
         (WithGenerator(), "processes", "numpy.random._generator.Generator (transforms[0])"),
@@ -327,6 +378,26 @@ def test_the_trial_of_auto_is_the_beginning_of_the_first_batch():
     assert loader.stats()["executor"]["name"] == "threads"
     assert [batch.tolist() for batch in batches] == [list(range(at, at + 16)) for at in range(0, 64, 16)]
     assert set(calls.values()) == {1}
+
+
+def test_torchs_draws_are_the_same_in_threads_processes_and_inline():
+    def batches(**options):
+        torch.manual_seed(11)
+        loader = DataLoader(DrawingTorch(), batch_size=8, shuffle=True, **options)
+        made = [*loader, *loader]
+        loader.close()
+        return made, loader
+
+    expected, _ = batches(num_workers=0)
+    state = torch.get_rng_state()
+    for options in (
+        {"num_workers": 3, "executor": "threads"},
+        {"num_workers": 2, "executor": "processes"},
+        {"num_workers": 2, "executor": "processes", "worker_init_fn": do_nothing},
+        {"num_workers": 2},
+    ):
+        assert_same(expected, batches(**options)[0])
+        assert torch.get_rng_state().equal(state)
 
 
 def test_a_data_set_that_cannot_be_sent_is_told_with_the_way_out():

@@ -52,6 +52,8 @@ pub(crate) struct Copier {
     queue: Mutex<Option<Queue>>,
     done: Arc<Done>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The process that has the thread.
+    owner: u32,
 }
 
 fn copy_all(queue: &Receiver<Copy>, done: &Done) {
@@ -75,7 +77,8 @@ impl Copier {
             .spawn(move || copy_all(&receiver, &theirs))
             .map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
         let queue = Queue { sender, handed: 0 };
-        Ok(Copier { queue: Mutex::new(Some(queue)), done, thread: Mutex::new(Some(thread)) })
+        let owner = std::process::id();
+        Ok(Copier { queue: Mutex::new(Some(queue)), done, thread: Mutex::new(Some(thread)), owner })
     }
 
     /// Copies `bytes` from one address to another: now, which gives 0, or soon, which gives the
@@ -119,6 +122,13 @@ impl Copier {
 
 impl Drop for Copier {
     fn drop(&mut self) {
+        if std::process::id() != self.owner {
+            // After a fork the thread is not here: joining it panics, and whatever lock it held when
+            // the fork happened stays taken. A few hundred bytes of the child are left behind.
+            std::mem::forget(self.queue.get_mut().map(Option::take));
+            std::mem::forget(self.thread.get_mut().map(Option::take));
+            return;
+        }
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // What is in the queue is copied first: its memory must not go before that.

@@ -357,7 +357,7 @@ impl Drop for Loader {
 }
 
 /// Puts the paths back that JSON cannot hold.
-fn put_paths(spec: &mut Spec, paths: &[PathBuf]) {
+pub(crate) fn put_paths(spec: &mut Spec, paths: &[PathBuf]) {
     let put = |path: &mut PathBuf| {
         let number = path.to_str().and_then(|text| text.strip_prefix('\0')?.parse().ok());
         if let Some(real) = number.and_then(|number: usize| paths.get(number)) {

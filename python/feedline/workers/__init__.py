@@ -23,7 +23,9 @@ from feedline.workers.feed import Feed
 from feedline.workers.inline import Inline
 from feedline.workers.job import Ended, Job, Maker, Task, is_stateful
 from feedline.workers.processes import Processes
+from feedline.workers.reader import Reader
 from feedline.workers.seeds import apart, mixed
+from feedline.workers.stand_in import StandIn
 from feedline.workers.threads import Threads
 
 __all__ = [
@@ -36,7 +38,9 @@ __all__ = [
     "Job",
     "Maker",
     "Processes",
+    "Reader",
     "Result",
+    "StandIn",
     "Task",
     "Threads",
     "WorkerError",

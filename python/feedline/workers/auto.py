@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import random
@@ -15,6 +16,8 @@ import numpy
 from feedline import _native
 from feedline.workers import seeds
 from feedline.workers.job import Job, Task, is_stateful
+from feedline.workers.stand_in import StandIn
+from feedline.workers.torch_side import OwnGenerator
 
 _log = logging.getLogger("feedline")
 
@@ -37,7 +40,7 @@ class Choice:
         return self
 
 
-def choose(job: Job, workers: int, task: Task | None) -> Choice:
+def choose(job: Job, workers: int, task: Task | None, base_seed: int = 0) -> Choice:
     """Decides, and leaves the samples of the trial in the task, whose first ones they are."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)() and job.kind == "map":
         return Choice("threads", "this interpreter runs threads side by side")
@@ -52,11 +55,12 @@ def choose(job: Job, workers: int, task: Task | None) -> Choice:
         return Choice("processes", f"the data set holds {held}, which threads cannot share")
     if task is None:
         return Choice("threads", "there is nothing to load")
-    return _try(job, workers, task)
+    return _try(job, workers, task, base_seed)
 
 
-def _try(job: Job, workers: int, task: Task) -> Choice:
-    before = _attributes(job.dataset)
+def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
+    stand_in = StandIn(job, base_seed)
+    before = _attributes(stand_in.copy)
     kept = seeds.states()
     if task.seed is not None:
         seeds.seed_all(task.seed)
@@ -65,32 +69,26 @@ def _try(job: Job, workers: int, task: Task) -> Choice:
     probe = _native.LockProbe()
     begun = time.perf_counter()
     try:
-        whole = not job.batched or bool(getattr(job.dataset, "__getitems__", None))
-        if whole:
-            # It is made again by the executor: a call for many samples cannot be divided.
-            job.dataset[task.index] if not job.batched else job.dataset.__getitems__(task.index)
-            count = 1
-        else:
-            for index in list(task.index)[:_SAMPLES]:
-                samples.append(job.dataset[index])
-                if len(samples) >= _FEW and time.perf_counter() - begun > _SECONDS:
-                    break
-            count = max(1, len(samples))
+        # As in a worker thread; what still comes from the program's generators cannot be repeated there.
+        with contextlib.nullcontext() if task.seed is None else OwnGenerator() as generator:
+            count = _make_some(job, stand_in, task, samples, generator)
     except Exception:
         # The executor meets the same error, and tells it with the batch it belongs to.
-        return Choice("threads", "the first sample failed")
+        return Choice("processes" if stand_in.asked else "threads", "the first sample failed")
     finally:
         seconds = time.perf_counter() - begun
         looks, busy = probe.stop()
-        drew = not seeds.same(start, seeds.states())
-        if task.seed is not None or drew:
+        drew = seeds.drawn(start, seeds.states())
+        if task.seed is not None or drew is not None:
             seeds.restore(kept)
-    if drew:
+    if drew is not None:
         return Choice(
             "processes",
-            "samples draw from global random generators, which threads would share in no fixed order",
+            f"samples draw from {drew} global generator, which threads would share in no fixed order",
         )
-    changed = _changed(before, _attributes(job.dataset))
+    if stand_in.asked:
+        return Choice("processes", "samples ask for get_worker_info, which threads cannot tell apart")
+    changed = _changed(before, _attributes(stand_in.copy))
     if changed is not None:
         return Choice("processes", f"the data set changes itself ({changed}) when a sample is read")
     task.made = samples
@@ -100,6 +98,26 @@ def _try(job: Job, workers: int, task: Task) -> Choice:
     if share * workers <= _LOCK_SHARE:
         return Choice("threads", f"{text}, so {workers} threads hardly wait for each other")
     return Choice("processes", f"{text}, so {workers} threads would wait for each other")
+
+
+def _make_some(
+    job: Job, stand_in: StandIn, task: Task, samples: list[Any], generator: OwnGenerator | None
+) -> int:
+    """Makes the first samples of a batch; returns how many calls that took."""
+    if not job.batched or stand_in.__getitems__:
+        if generator is not None and task.seed is not None:
+            generator.seed(task.seed)
+        # It is made again by the executor: a call for many samples cannot be divided.
+        stand_in[task.index] if not job.batched else stand_in.__getitems__(task.index)
+        return 1
+    begun = time.perf_counter()
+    for row, index in enumerate(list(task.index)[:_SAMPLES]):
+        if generator is not None and task.seed is not None:
+            generator.seed(seeds.of_row(task.seed, row))
+        samples.append(stand_in[index])
+        if len(samples) >= _FEW and time.perf_counter() - begun > _SECONDS:
+            break
+    return max(1, len(samples))
 
 
 _UNSHARED: tuple[str, ...] = (
@@ -121,7 +139,7 @@ _UNSHARED: tuple[str, ...] = (
 
 def _not_for_threads(dataset: Any) -> str | None:
     """Names something in the data set that two threads must not use at once."""
-    todo = [(dataset, "", 0)]
+    todo = [(part, "", 0) for part in _parts(dataset)]
     seen: set[int] = set()
     while todo:
         thing, path, depth = todo.pop()
@@ -146,10 +164,17 @@ def _not_for_threads(dataset: Any) -> str | None:
 
 def _attributes(dataset: Any) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
-    for name, value in list(getattr(dataset, "__dict__", {}).items()):
-        size = len(value) if isinstance(value, list | dict | set) else 0
-        found[name] = id(value), size
+    for at, part in enumerate(_parts(dataset)):
+        for name, value in list(getattr(part, "__dict__", {}).items()):
+            size = len(value) if isinstance(value, list | dict | set) else 0
+            found[f"{name} of part {at}" if at else name] = id(value), size
     return found
+
+
+def _parts(dataset: Any) -> list[Any]:
+    """The objects of the program that a data set of the library's own holds, or the data set."""
+    parts = getattr(type(dataset), "__feedline_parts__", None)
+    return [dataset] if parts is None else list(parts(dataset))
 
 
 def _changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str | None:

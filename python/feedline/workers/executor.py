@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from feedline.workers.job import Task
+from feedline.workers.job import Job, Task
 
 
 @dataclass
@@ -62,8 +62,8 @@ class Executor(Protocol):
     def forget(self) -> None:
         """Nothing that was submitted so far is wanted any more."""
 
-    def renew(self, base_seed: int) -> None:
-        """Workers get the data set as it is now."""
+    def renew(self, job: Job, base_seed: int) -> None:
+        """Workers get the data set and all that goes with it as they are now."""
 
     def close(self) -> None:
         """Ends all workers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from typing import Any
 
@@ -44,13 +45,21 @@ class RemoteTraceback(Exception):
         return f"\n{self.text}"
 
 
+def _travels(value: Any) -> bool:
+    try:
+        cloudpickle.loads(cloudpickle.dumps(value))
+    except Exception:
+        return False
+    return True
+
+
 class Failure:
     """An exception as it crosses from a worker to the consumer."""
 
     def __init__(self, error: BaseException, where: str) -> None:
         self.where = where
         self.text = f"{where}:\n" + "".join(traceback.format_exception(error))
-        self.type: Any = None
+        self.parts: bytes | None = None
         self.error: bytes | None = None
         try:
             # What does not come back is found out here, not in the consumer.
@@ -58,25 +67,34 @@ class Failure:
             cloudpickle.loads(pickled)
             self.error = pickled
         except Exception:
-            try:
-                self.type = cloudpickle.dumps(type(error))
-            except Exception:
-                self.type = None
+            # A constructor that wants more than `args`, or something inside that stays here.
+            kept = {name: value for name, value in vars(error).items() if _travels(value)}
+            args = tuple(value if _travels(value) else repr(value) for value in error.args)
+            with contextlib.suppress(Exception):
+                self.parts = cloudpickle.dumps((type(error), args, kept))
 
     def exception(self) -> BaseException:
         """The exception to raise: the original one, or the nearest to it that there is."""
         made: Any = None
         if self.error is not None:
             made = cloudpickle.loads(self.error)
-        elif self.type is not None:
-            try:
-                made = cloudpickle.loads(self.type)(self.text)
-            except Exception:
-                made = None
+        elif self.parts is not None:
+            with contextlib.suppress(Exception):
+                kind, args, kept = cloudpickle.loads(self.parts)
+                # Without its constructor, which has run in the worker.
+                built = kind.__new__(kind, *args)
+                built.args = args
+                built.__dict__.update(kept)
+                str(built)
+                made = built
         if not isinstance(made, BaseException):
             made = RuntimeError(self.text)
         if hasattr(made, "add_note"):
             made.add_note(f"({self.where})")
         error: BaseException = made
-        error.__cause__ = RemoteTraceback(self.text)
+        # A feedline error brings its own cause along.
+        last = error
+        while last.__cause__ is not None:
+            last = last.__cause__
+        last.__cause__ = RemoteTraceback(self.text)
         return error

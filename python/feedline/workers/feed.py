@@ -39,6 +39,7 @@ class Feed:
         self.active = active or [True] * max(1, executor.workers)
         self._pending: collections.deque[tuple[int, Task]] = collections.deque()
         self._exhausted = False
+        self._error: Exception | None = None
         self.waited = 0.0
         self.longest_wait = 0.0
         self.helped = 0
@@ -53,6 +54,10 @@ class Feed:
                 task = next(self._tasks)
             except StopIteration:
                 self._exhausted = True
+                return
+            except Exception as error:
+                # A sampler's error comes after the batches that it has named before.
+                self._exhausted, self._error = True, error
                 return
             if self._turns:
                 while not self.active[self._turn]:
@@ -85,7 +90,8 @@ class Feed:
         while True:
             self.fill()
             if not self._pending:
-                raise StopIteration
+                error, self._error = self._error, None
+                raise StopIteration if error is None else error
             found = self._find()
             if found is None:
                 self._wait(begun)
@@ -101,8 +107,10 @@ class Feed:
                 task.note = result.state
                 self.ended(task, result)
                 continue
-            # Workers get their next task before the program goes on with this batch.
-            self.fill()
+            if self._executor.name != "inline":
+                # Workers get their next task before the program goes on with this batch. Without
+                # workers, the sampler is asked when its answer is needed, as torch does.
+                self.fill()
             return task, result
 
     def ended(self, task: Task, result: Result) -> None:

@@ -53,7 +53,7 @@ class Inline:
     def forget(self) -> None:
         self._tasks.clear()
 
-    def renew(self, base_seed: int) -> None:
+    def renew(self, job: Job, base_seed: int) -> None:
         pass
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from feedline.workers.failure import WorkerError
 from feedline.workers.job import Job, Task
 from feedline.workers.packing import Packed, pack, unpack
 from feedline.workers.server import Server, launch
-from feedline.workers.slots import Slot, Slots
+from feedline.workers.slots import Pin, Slot, Slots
 
 
 class _Process:
@@ -59,7 +59,7 @@ class Processes:
         prefetch: int,
         base_seed: int,
         method: str = "forkserver",
-        pin: Callable[[int, int], Any] | None = None,
+        pin: Callable[[int, int], Pin] | None = None,
     ) -> None:
         self.workers, self.capacity, self.method = workers, max(1, workers * prefetch), method
         self._prefetch = max(1, prefetch)
@@ -166,8 +166,8 @@ class Processes:
         with contextlib.suppress(Closed):
             process.channel.send(("begin", state, skip, begin.rows))
 
-    def renew(self, base_seed: int) -> None:
-        self._base_seed = base_seed
+    def renew(self, job: Job, base_seed: int) -> None:
+        self._job, self._base_seed = job, base_seed
         if self.method == "fork":
             self._stop()
             self._processes = [self._start(number) for number in range(self.workers)]

@@ -96,6 +96,9 @@ class _Arrays(_Array):
             raise Uneven
         if value.flags.c_contiguous:
             self.copy(row, value.ctypes.data, value)
+        elif self.stack.torch is not None and any(stride < 0 for stride in value.strides):
+            # torch refuses these, in its own words.
+            raise Uneven
         else:
             self.rows(self.stack.rows)[row] = value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from feedline import _native
@@ -12,7 +13,8 @@ from feedline.workers import torch_side
 from feedline.workers.executor import Begin, Result
 from feedline.workers.failure import WorkerError
 from feedline.workers.job import Job, Task
-from feedline.workers.slots import Slots
+from feedline.workers.seeds import of_row
+from feedline.workers.slots import Pin, Slots
 from feedline.workers.stack import Stack
 
 
@@ -42,7 +44,14 @@ class Threads:
     name = "threads"
     broken: BaseException | None = None
 
-    def __init__(self, job: Job, workers: int, prefetch: int, base_seed: int, pin: Any = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        workers: int,
+        prefetch: int,
+        base_seed: int,
+        pin: Callable[[int, int], Pin] | None = None,
+    ) -> None:
         self.workers = workers
         # All threads work on the same batch, so a few ahead are enough.
         self.capacity = max(2, min(workers * prefetch, prefetch + 1))
@@ -56,6 +65,7 @@ class Threads:
         self._sequence = 0
         self._wanted = 0
         self._closed = False
+        self._renewals = 0
         # Whether a result came that nobody has looked for yet.
         self._news = False
         self._trouble: BaseException | None = None
@@ -98,7 +108,7 @@ class Threads:
         else:
             batch.samples[row] = sample
 
-    def _run(self, number: int) -> None:
+    def _enter(self, number: int) -> None:
         try:
             if self._job.torch:
                 seed = self._base_seed + number
@@ -109,6 +119,14 @@ class Threads:
             with self._changed:
                 self._trouble = error
                 self._changed.notify_all()
+
+    def _run(self, number: int) -> None:
+        self._enter(number)
+        with torch_side.OwnGenerator() as generator:
+            self._work_on(number, generator)
+
+    def _work_on(self, number: int, generator: torch_side.OwnGenerator) -> None:
+        renewals = self._renewals
         while True:
             with self._changed:
                 while not (self._closed or any(self._has_work(batch) for batch in self._open)):
@@ -119,19 +137,26 @@ class Threads:
                 row = batch.next
                 batch.next += 1
                 batch.under_way += 1
-            self._work(batch, row)
+                renewed, renewals = renewals != self._renewals, self._renewals
+            if renewed:
+                # As torch, whose workers are new in every epoch.
+                self._enter(number)
+            self._work(batch, row, generator)
 
     @staticmethod
     def _has_work(batch: _Batch) -> bool:
         # A batch whose rows all came ready-made still has to be finished by somebody.
         return batch.next < batch.rows or (batch.next == batch.rows and batch.under_way == 0)
 
-    def _work(self, batch: _Batch, row: int) -> None:
-        result = None
+    def _work(self, batch: _Batch, row: int, generator: torch_side.OwnGenerator) -> None:
+        result, seed = None, batch.task.seed
         if row < batch.rows:
             try:
                 if self._trouble is not None:
                     raise self._trouble
+                if seed is not None:
+                    whole = not self._job.batched or self._many
+                    generator.seed(seed if whole else of_row(seed, row))
                 self._make(batch, row)
             except BaseException as error:
                 batch.fail(row, error)
@@ -141,6 +166,8 @@ class Threads:
             if last:
                 self._open.remove(batch)
         if last:
+            if seed is not None and self._job.batched and not self._many:
+                generator.seed(of_row(seed, -1))
             result = self._finish(batch)
             with self._changed:
                 if batch.sequence >= self._wanted and not self._closed:
@@ -212,8 +239,12 @@ class Threads:
                 batch.stack.settle()
                 self.slots.give_back(batch.stack.slot)
 
-    def renew(self, base_seed: int) -> None:
-        self._base_seed = base_seed
+    def renew(self, job: Job, base_seed: int) -> None:
+        with self._changed:
+            self._job, self._base_seed = job, base_seed
+            self._many = bool(getattr(job.dataset, "__getitems__", None))
+            self._trouble = None
+            self._renewals += 1
 
     def close(self) -> None:
         with self._changed:

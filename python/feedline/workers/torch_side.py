@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from feedline.workers.job import Job
     from feedline.workers.slots import Slot
@@ -52,15 +52,42 @@ def added_functions() -> dict[Any, Any]:
     }
 
 
-def make_info(job: Job, worker: int, seed: int, method: str) -> Any:
-    """torch's WorkerInfo; its constructor differs between torch's versions."""
+def make_info(job: Job, worker: int, seed: int, method: str, asked: Callable[[], None] | None = None) -> Any:
+    """torch's WorkerInfo; its constructor differs between torch's versions. `asked` is called
+    whenever somebody reads its fields."""
     from torch.utils.data._utils.worker import WorkerInfo
 
+    kind: Any = WorkerInfo
+    if asked is not None:
+        tell = asked
+
+        class Watched(WorkerInfo):
+            def __getattribute__(self, name: str) -> Any:
+                if not name.startswith("_"):
+                    tell()
+                return super().__getattribute__(name)
+
+        kind = Watched
     info = {"id": worker, "num_workers": job.num_workers, "seed": seed, "dataset": job.dataset}
     try:
-        return WorkerInfo(**info, worker_method=method)
+        return kind(**info, worker_method=method)
     except TypeError:
-        return WorkerInfo(**info)
+        return kind(**info)
+
+
+@contextmanager
+def info_is(info: Any) -> Iterator[None]:
+    """Meanwhile, torch's get_worker_info() says this; None leaves it alone."""
+    if info is None:
+        yield
+        return
+    from torch.utils.data._utils import worker
+
+    before, worker._worker_info = worker._worker_info, info
+    try:
+        yield
+    finally:
+        worker._worker_info = before
 
 
 def set_info(info: Any) -> None:
@@ -102,6 +129,67 @@ def _openmp_libraries() -> list[Any]:
     names = ("libgomp", "libiomp", "libomp")
     found = [path for path in mapped if path.rsplit("/", 1)[-1].startswith(names)]
     return [ctypes.CDLL(path) for path in sorted(found)]
+
+
+class OwnGenerator:
+    """While this is entered, torch's functions draw from a generator of this thread's own instead
+    of the program's, which all threads share. What has no generator argument (dropout, rand_like)
+    is out of its reach."""
+
+    def __init__(self) -> None:
+        self._generator: Any = None
+        self._mode: Any = None
+
+    def __enter__(self) -> OwnGenerator:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            from torch.overrides import TorchFunctionMode
+
+            functions = _drawing_functions()
+            own = self._generator = torch.Generator()
+
+            class Mode(TorchFunctionMode):
+                def __torch_function__(
+                    self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+                ) -> Any:
+                    kwargs = kwargs or {}
+                    if func in functions and kwargs.get("generator") is None:
+                        kwargs = {**kwargs, "generator": own}
+                    return func(*args, **kwargs)
+
+            self._mode = Mode()
+            self._mode.__enter__()
+        return self
+
+    def seed(self, seed: int) -> None:
+        """Begins anew with this seed."""
+        if self._generator is not None:
+            self._generator.manual_seed(seed)
+
+    def __exit__(self, *error: object) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(*error)
+
+
+@functools.cache
+def _drawing_functions() -> frozenset[Any]:
+    torch = torch_module()
+    plain = ["rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal", "poisson"]
+    methods = [
+        "uniform_",
+        "normal_",
+        "random_",
+        "bernoulli_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "cauchy_",
+        "bernoulli",
+        "multinomial",
+    ]
+    return frozenset(
+        [getattr(torch, name) for name in plain] + [getattr(torch.Tensor, name) for name in methods]
+    )
 
 
 def enter_process(job: Job) -> None:

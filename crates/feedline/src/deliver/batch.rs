@@ -152,7 +152,7 @@ impl Batch {
     /// A hash of all names, types, shapes and elements: equal batches have equal hashes.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        hash((0..self.layout.fields().len()).filter_map(|number| self.array(number)))
+        hash_arrays((0..self.layout.fields().len()).filter_map(|number| self.array(number)))
     }
 
     #[cfg(test)]
@@ -167,10 +167,10 @@ impl Batch {
     }
 }
 
-/// The hash of a batch with these fields.
-pub(super) fn hash<'a>(fields: impl Iterator<Item = Array<'a>>) -> u64 {
+/// The hash of a batch of these arrays.
+pub fn hash_arrays<'a>(arrays: impl Iterator<Item = Array<'a>>) -> u64 {
     let mut hash = Xxh3::new();
-    for array in fields {
+    for array in arrays {
         let head = format!("{} {} {} {:?};", array.name, array.dtype, array.rows, array.row_shape);
         hash.update(head.as_bytes());
         hash.update(array.bytes);

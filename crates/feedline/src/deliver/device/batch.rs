@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Device, DeviceMemory, Event, Handle, LEGACY_STREAM, Result, Stream, THREAD_STREAM};
-use crate::deliver::batch::{Array, Batch, hash};
+use crate::deliver::batch::{Array, Batch, hash_arrays};
 use crate::error::DeviceError;
 use crate::layout::{BatchField, BatchLayout};
 
@@ -301,7 +301,7 @@ impl DeviceBatch {
     /// The same hash as that of the batch on the host; reads the batch back.
     pub fn hash(&self) -> Result<u64> {
         let bytes = self.read_back()?;
-        Ok(hash(self.layout.fields().iter().zip(&bytes).map(|(field, bytes)| Array {
+        Ok(hash_arrays(self.layout.fields().iter().zip(&bytes).map(|(field, bytes)| Array {
             name: &field.name,
             dtype: field.dtype,
             rows: self.rows,
