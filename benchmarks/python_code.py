@@ -382,6 +382,9 @@ def main() -> int:
     head = [f"# {now:%Y-%m-%d}, Python code: {place}", "", f"`{record['command']}`", "", named, ""]
     kept.with_suffix(".md").write_text("\n".join([*head, *text]) + "\n")
     missed = [one for one in verdicts if not one.met]
+    if options.update_readme and "objects" in results:
+        lines = [*memory(results["objects"]), "", ADVICE]
+        README.write_text(replace_block(README.read_text(), lines, "benchmark-memory"))
     if options.update_readme and full:
         report = kept.with_suffix(".md").relative_to(README.parent)
         note = (
