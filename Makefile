@@ -20,7 +20,7 @@ TOOLS = PATH="$(BUILD_BIN):$$PATH" PYO3_CONFIG_FILE="$(CURDIR)/crates/feedline-p
 SITE := $(CURDIR)/build/site
 INSTALLED = PYTHONPATH="$(SITE)" PATH="$(SITE)/bin:$$PATH"
 
-.PHONY: help demo test lint test-rust test-python wheel bench clean \
+.PHONY: help demo test lint test-rust test-python wheel bench bench-python clean \
 	prepare prepare-test lint-rust lint-python install
 
 help: ## List the targets
@@ -49,12 +49,21 @@ wheel: prepare ## Build the wheel into build/wheel
 BENCH_WORKS ?=
 BENCH_ROUNDS ?= 5
 
-bench: install ## All loaders on the same work: installs rivals (20 GB), takes half an hour
+bench: install prepare-test ## All loaders on the same work: installs rivals (20 GB), takes three quarters of an hour
 	@missed=0; \
 	$(TOOLS) cargo bench -p feedline --bench overhead || missed=1; \
 	$(TOOLS) PYTHONPATH="$(SITE)" "$(BUILD_BIN)/python" benchmarks/run.py --works "$(BENCH_WORKS)" \
 		--rounds $(BENCH_ROUNDS) --update-readme || missed=1; \
+	[ -n "$(BENCH_WORKS)" ] || $(INSTALLED) "$(TEST_BIN)/python" benchmarks/python_code.py \
+		--rounds $(BENCH_ROUNDS) --update-readme || missed=1; \
 	exit $$missed
+
+# Part of it: make bench-python BENCH_PYTHON=sleeping,photos BENCH_ROUNDS=3.
+BENCH_PYTHON ?=
+
+bench-python: install prepare-test ## Data sets of Python code beside torch's DataLoader: ten minutes
+	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/python_code.py --works "$(BENCH_PYTHON)" \
+		--rounds $(BENCH_ROUNDS) --update-readme
 
 clean: ## Remove what was built here; the shared environments in ~/.cache/feedline stay
 	rm -rf build dist sample-data .mypy_cache .pytest_cache .ruff_cache .hypothesis

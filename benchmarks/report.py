@@ -133,9 +133,9 @@ def summary(results: dict[str, Result]) -> list[str]:
     return rows
 
 
-def replace_block(text: str, lines: list[str]) -> str:
-    """The README with other lines between its marks."""
-    begin, end = "<!-- benchmark -->", "<!-- /benchmark -->"
+def replace_block(text: str, lines: list[str], name: str = "benchmark") -> str:
+    """The README with other lines between the marks of that name."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
     head, rest = text.split(begin)
     tail = rest.split(end)[1]
     return head + begin + "\n" + "\n".join(lines) + "\n" + end + tail

@@ -25,6 +25,7 @@ from feedline._decode import decode_image
 from feedline._errors import (
     CacheError,
     ClosedError,
+    DeviceError,
     EngineError,
     Error,
     FileError,
@@ -46,6 +47,7 @@ __all__ = [
     "Batch",
     "CacheError",
     "ClosedError",
+    "DeviceError",
     "EngineError",
     "Epoch",
     "Error",

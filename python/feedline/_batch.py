@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy
 
 from feedline import _native
+from feedline._collate import image_key
 from feedline._errors import SpecError
 
-Convert = Callable[[tuple[_native.Array, ...]], tuple[Any, ...]]
+Convert = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 OUTPUTS = ("numpy", "torch", "jax", "dlpack")
 
@@ -25,7 +26,7 @@ class Batch:
 
     __slots__ = ("_arrays", "_names", "_native")
 
-    def __init__(self, native: _native.Batch, names: tuple[str, ...], convert: Convert) -> None:
+    def __init__(self, native: Any, names: tuple[str, ...], convert: Convert) -> None:
         self._native = native
         self._names = names
         self._arrays = convert(native.arrays())
@@ -63,38 +64,73 @@ class Batch:
     @property
     def rows(self) -> int:
         """How many samples it has, padding included."""
-        return self._native.rows
+        return int(self._native.rows)
 
     @property
     def epoch(self) -> int:
         """The epoch that it belongs to."""
-        return self._native.epoch
+        return int(self._native.epoch)
 
     @property
     def number(self) -> int:
         """Its number in the epoch."""
-        return self._native.number
+        return int(self._native.number)
 
     @property
     def padding(self) -> int:
         """How many of its last rows only fill it up (`last_batch="pad"` or `"wrap"`)."""
-        return self._native.padding
+        return int(self._native.padding)
 
     def hash(self) -> int:
         """A hash of all names, types, shapes and elements: equal batches have equal hashes."""
-        return self._native.hash()
+        return int(self._native.hash())
 
     def __repr__(self) -> str:
-        arrays = self._native.arrays()
+        arrays: tuple[Any, ...] = self._native.arrays()
         fields = ", ".join(
-            f"{name}: {array.dtype} {list(array.shape)}"
+            f"{name}: {array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else f"{name}: list"
             for name, array in zip(self._names, arrays, strict=True)
         )
         return f"Batch({fields}; number {self.number} of epoch {self.epoch})"
 
 
-def converter(output: str, dtypes: list[str]) -> Convert:
+class Made:
+    """A batch that Python code made, as `feedline.Batch` looks at it."""
+
+    def __init__(
+        self, fields: Mapping[str, Any], rows: int, place: tuple[int, int], padding: int, bfloat16: bool
+    ) -> None:
+        self._fields, self._bfloat16 = fields, bfloat16
+        self.rows, self.padding = rows, padding
+        self.epoch, self.number = place
+
+    def arrays(self) -> tuple[Any, ...]:
+        return tuple(self._fields.values())
+
+    def hash(self) -> int:
+        parts = []
+        image = image_key(self._fields)
+        for name, value in self._fields.items():
+            if not isinstance(value, numpy.ndarray):
+                raise TypeError(f"{name!r} is no array, so this batch has no hash")
+            shape = value.shape[1:]
+            if value.ndim == 4 and not value.flags.c_contiguous:
+                value = value.transpose(0, 2, 3, 1)
+            dtype = "bfloat16" if self._bfloat16 and name == image else value.dtype.name
+            parts.append((name, dtype, shape, numpy.ascontiguousarray(value)))
+        return _native.hash_arrays(parts)
+
+
+def converter(output: str, dtypes: list[str], device: str | None = None) -> Convert:
     """What turns native arrays into those of the library that `output` names."""
+    if output == "numpy" and device is not None:
+        raise SpecError(
+            f'output = "numpy": NumPy has no arrays on {device}; allowed: "torch", "jax", "dlpack"',
+            key="output",
+            value='"numpy"',
+            problem=f"NumPy has no arrays on {device}",
+            allowed='"torch", "jax", "dlpack"',
+        )
     if output == "numpy":
         return _to_numpy(dtypes)
     if output == "torch":
@@ -115,6 +151,33 @@ def converter(output: str, dtypes: list[str]) -> Convert:
             allowed=allowed,
         )
     return lambda arrays: tuple([from_dlpack(array) for array in arrays])
+
+
+def one_array(output: str, *, bfloat16: bool) -> Callable[[Any], Any]:
+    """What turns an array of NumPy into one of the library that `output` names, without a copy.
+
+    With `bfloat16`, arrays of uint16 hold its bits.
+    """
+    converter(output, ["bfloat16"] if bfloat16 else [])
+    if output == "numpy":
+        if not bfloat16:
+            return lambda array: array
+        kind = numpy.dtype("bfloat16")
+        return lambda array: array.view(kind) if array.dtype == numpy.uint16 else array
+    if output == "torch":
+        torch = _library("torch")
+
+        def to_torch(array: Any) -> Any:
+            if array.dtype.kind in "OSUMmV":
+                return array
+            tensor = torch.from_numpy(array)
+            return tensor.view(torch.bfloat16) if bfloat16 and array.dtype == numpy.uint16 else tensor
+
+        return to_torch
+    if output == "jax":
+        from_dlpack = _library("jax.dlpack").from_dlpack
+        return lambda array: array if array.dtype.kind in "OSUMmV" else from_dlpack(array)
+    return lambda array: array
 
 
 def _library(name: str) -> Any:
@@ -147,7 +210,7 @@ def _to_numpy(dtypes: list[str]) -> Convert:
         ) from error
     views = [numpy.dtype(bfloat16) if dtype == "bfloat16" else None for dtype in dtypes]
 
-    def convert(arrays: tuple[_native.Array, ...]) -> tuple[Any, ...]:
+    def convert(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         plain = [asarray(array) for array in arrays]
         return tuple(
             [array if view is None else array.view(view) for array, view in zip(plain, views, strict=True)]

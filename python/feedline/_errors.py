@@ -68,6 +68,30 @@ class SampleError(Error, RuntimeError):
         self.index, self.source, self.path = index, source, path
         self.offset, self.stage, self.reason = offset, stage, reason
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickling forgets the cause, which in a worker process is the program's own exception.
+        return _with_cause, (type(self), self.args, self.__dict__, _portable(self.__cause__))
+
+
+def _portable(cause: BaseException | None) -> BaseException | None:
+    """A cause that can be sent to another process, or one that tells of it."""
+    import cloudpickle
+
+    try:
+        cloudpickle.loads(cloudpickle.dumps(cause))
+    except Exception:
+        return RuntimeError(f"{type(cause).__name__}: {cause}")
+    return cause
+
+
+def _with_cause(
+    kind: type[SampleError], args: tuple[Any, ...], details: dict[str, Any], cause: BaseException | None
+) -> SampleError:
+    made = kind(*args)
+    made.__dict__.update(details)
+    made.__cause__ = cause
+    return made
+
 
 class TooManyFailuresError(SampleError):
     """More samples failed than `max_failures` allows; the attributes are those of the last one."""
@@ -102,6 +126,17 @@ class StaleIteratorError(Error, RuntimeError):
 
 class ClosedError(Error, RuntimeError):
     """The loader was closed."""
+
+
+class DeviceError(Error, RuntimeError):
+    """A device (a GPU) cannot be used, or a call of its driver failed."""
+
+    code: int | None
+    """The driver's result, if a call failed."""
+
+    def __init__(self, text: str, *, code: int | None = None) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class EngineError(Error, RuntimeError):

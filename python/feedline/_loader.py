@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing
 
 from feedline import _native
 from feedline._batch import Batch, Convert, converter
+from feedline._device import choose
 from feedline._errors import SpecError, StateError
 from feedline._plain import plain, with_paths
-from feedline._source import Column, read_source
-from feedline.transforms import Transform, specs
+from feedline._source import is_code, read_source
+from feedline._stages import as_list, has_code, refuse
+from feedline.transforms import PerBatch, Transform, specs
+
+if TYPE_CHECKING:
+    from feedline._code import CodeLoader
 
 Output = Literal["numpy", "torch", "jax", "dlpack"]
+Executor = Literal["auto", "threads", "processes", "inline"]
 
 
 class Loader:
@@ -30,14 +36,20 @@ class Loader:
     source: a folder of class folders, a folder of images, a .csv, .tsv or .jsonl manifest; a dict
         as in a description (`{"kind": "manifest", "path": ..., "label_columns": [...]}`); arrays
         (one, a tuple or a dict of them, of NumPy or torch: the fields are called "0", "1", ... or
-        by the dict's keys); or a list of these (joined end to end), or of `(source, weight)` pairs
-        (mixed). Arrays are read where they lie and must not be written to meanwhile; one that is
-        not contiguous is copied once.
-    transforms: ops of `feedline.transforms` for the image.
+        by the dict's keys); any object with `__len__` and `__getitem__`; or a list of these (joined
+        end to end), or of `(source, weight)` pairs (mixed); or an iterable. Arrays are read where
+        they lie and must not be written to meanwhile; one that is not contiguous is copied once.
+        A data set's samples may be arrays, numbers, text, bytes, None, and dicts, tuples and lists
+        of them; a batch has their structure. An iterable is read by one worker.
+    transforms: ops of `feedline.transforms` for the image: a sample's field "image" or else its first
+        one, encoded bytes or an array. Python functions may stand among them; they get an image as
+        an array [height, width, channels], and what the last one returns goes into the batch as it
+        is. `PerBatch(function)` at the end gets whole batches.
     batch_size: samples of a batch, on each rank.
-    num_workers: threads; "auto" is one for each core, 0 makes batches in the calling thread.
+    num_workers: threads, or what `executor` says; "auto" is one for each core, 0 makes batches in the
+        calling thread.
     prefetch_factor: batches in the making for each worker; a few in all by default.
-    memory: bytes that the loader may hold, as a number or as "2GB".
+    memory: bytes that the loader may hold, as a number or as "2GB". Not with Python code, nor is cache.
     drop_last: leave an incomplete last batch out.
     cache: "memory" keeps encoded samples and refuses a data set that does not fit; a dict with
         hold ("encoded" or "decoded"), limit and required says more.
@@ -54,15 +66,27 @@ class Loader:
     in_order: False hands batches over as they are ready, which is not deterministic.
     max_failures, quarantine: with on_error="skip", how many samples may fail, and a file that
         lists them, a JSON object a line.
+    executor: where Python code runs: "processes", "threads" (for code that lets go of the
+        interpreter's lock), "inline" (the calling thread), or "auto", which tries the first samples
+        and picks; `stats()["executor"]` says what and why. Code that draws from the global generators
+        of random, NumPy or torch finds them seeded for its batch, but in "threads".
+    collate_fn: makes a batch of a list of samples, in place of stacking them.
+    worker_init_fn: is called in each worker with its number.
+    device: "cuda" or "cuda:1": batches are copied there ahead of the program, on a stream of their
+        own; output must be "torch", "jax" or "dlpack". No part of the description or the state.
+    device_prefetch: batches that wait on the device.
+    pin_memory: page-lock batches on the host, so that copies to a GPU run beside the program; the
+        default is to do so if there is a device. Without CUDA it warns once and goes on without.
     """
 
-    _native: _native.Loader
+    _native: _native.Loader | CodeLoader
     _convert: Convert
 
     def __init__(
         self,
         source: Any,
-        transforms: Iterable[Transform | Mapping[str, Any] | str] | None = (),
+        transforms: Iterable[Transform | Mapping[str, Any] | str | Callable[[Any], Any] | PerBatch]
+        | None = (),
         batch_size: int = 1,
         shuffle: bool = False,
         seed: int = 0,
@@ -86,12 +110,17 @@ class Loader:
         in_order: bool = True,
         max_failures: int | None = None,
         quarantine: str | bytes | os.PathLike[str] | None = None,
+        executor: Executor = "auto",
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        device: object = None,
+        device_prefetch: int = 2,
+        pin_memory: bool | None = None,
     ) -> None:
-        named, arrays = read_source(source)
         self._open(
             {
-                "source": named,
-                "transforms": specs(transforms),
+                "source": source,
+                "transforms": transforms,
                 "batch_size": batch_size,
                 "shuffle": shuffle,
                 "seed": seed,
@@ -113,9 +142,14 @@ class Loader:
                 "in_order": in_order,
                 "max_failures": max_failures,
                 "quarantine": quarantine,
+                "executor": executor,
+                "collate_fn": collate_fn,
+                "worker_init_fn": worker_init_fn,
             },
-            arrays,
             output,
+            device,
+            device_prefetch,
+            pin_memory,
         )
 
     @classmethod
@@ -125,6 +159,9 @@ class Loader:
         *,
         output: Output = "numpy",
         source: Any = None,
+        device: object = None,
+        device_prefetch: int = 2,
+        pin_memory: bool | None = None,
         **changes: Any,
     ) -> Loader:
         """A loader as a description says: a dict, a .toml or .json file, or the text of one.
@@ -138,30 +175,57 @@ class Loader:
             described.pop("last_batch", None)
             described.pop("drop_last", None)
         described.update(changes)
-        arrays: list[list[Column]] = []
         if source is not None:
-            described["source"], arrays = read_source(source)
-        elif "source" in described:
-            described["source"], arrays = read_source(described["source"])
+            described["source"] = source
         loader = cls.__new__(cls)
-        loader._open(described, arrays, output)
+        loader._open(described, output, device, device_prefetch, pin_memory)
         return loader
 
-    def _open(self, spec: Mapping[str, Any], arrays: list[list[Column]], output: str) -> None:
+    def _open(
+        self, spec: dict[str, Any], output: str, device: object, device_prefetch: int, pin_memory: bool | None
+    ) -> None:
+        code = {name: spec.pop(name, None) for name in ("executor", "collate_fn", "worker_init_fn")}
+        code["executor"] = code["executor"] or "auto"
+        if "transforms" in spec:
+            spec["transforms"] = as_list(spec["transforms"])
+        source, transforms = spec.get("source"), spec.get("transforms")
+        asked = code["executor"] != "auto" or code["collate_fn"] or code["worker_init_fn"]
+        if is_code(source) or has_code(transforms) or asked:
+            from feedline._code import CodeLoader
+
+            for key, given in (("device", device is not None), ("pin_memory", bool(pin_memory))):
+                if given:
+                    raise refuse(key, "batches that Python code makes stay in the host's plain memory")
+            self._native = inside = CodeLoader(spec, source, output, **code)
+            self._about = inside.about
+            self._output, self._device = output, None
+            self._hand: Callable[[Any], Any] = _as_it_is
+            return
+        arrays: list[Any] = []
+        if "source" in spec:
+            spec["source"], arrays = read_source(source)
+        if "transforms" in spec:
+            spec["transforms"] = specs(transforms)
         paths: list[bytes] = []
         # Each key by itself, so that messages name it without a prefix.
         described = {key: plain(key, value, paths) for key, value in spec.items()}
-        self._native = _native.Loader(json.dumps(described), arrays, paths)
+        chosen = choose(device, device_prefetch, pin_memory, output)
+        self._native = native = _native.Loader(
+            json.dumps(described), arrays, paths, chosen.name, chosen.prefetch, chosen.pin
+        )
+        self._device = chosen.name
         self._paths = paths
-        self._about: dict[str, Any] = json.loads(self._native.about)
+        self._about = json.loads(native.about)
         fields = self._about["fields"]
         self._names = tuple(field["name"] for field in fields)
         self._output = output
         try:
-            self._convert = converter(output, [field["dtype"] for field in fields])
+            self._convert = converter(output, [field["dtype"] for field in fields], chosen.name)
         except BaseException:
             self._native.close()
             raise
+        names, convert = self._names, self._convert
+        self._hand = lambda batch: Batch(batch, names, convert)
 
     def __iter__(self) -> Epoch:
         """Begins the next epoch, or goes on where `set_epoch` or `load_state_dict` put it."""
@@ -169,11 +233,18 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every rank."""
+        if self._about["batches"] is None:
+            raise TypeError("an iterable without __len__ has no number of batches")
         return int(self._about["batches"])
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The description of this loader: plain data, only what differs from the defaults."""
+        """The description of this loader: plain data, only what differs from the defaults.
+
+        Data sets and functions of the program stand in it as they are.
+        """
+        if not isinstance(self._native, _native.Loader):
+            return self._native.spec
         spec: dict[str, Any] = with_paths(json.loads(self._native.spec), self._paths)
         return spec
 
@@ -185,11 +256,13 @@ class Loader:
     @property
     def num_samples(self) -> int:
         """Samples of an epoch, over all ranks."""
+        if self._about["samples"] is None:
+            raise TypeError("an iterable without __len__ has no number of samples")
         return int(self._about["samples"])
 
     @property
     def num_workers(self) -> int:
-        """Threads that make batches."""
+        """Workers that make batches."""
         return int(self._about["workers"])
 
     @property
@@ -206,11 +279,16 @@ class Loader:
 
         Taken after an epoch's last batch, it resumes with the next epoch's first.
         """
+        if not isinstance(self._native, _native.Loader):
+            return self._native.state_dict()
         state: dict[str, Any] = json.loads(self._native.state())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state` was taken; the next iteration begins there."""
+        if not isinstance(self._native, _native.Loader):
+            self._native.load_state_dict(state)
+            return
         try:
             text = json.dumps(state, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -219,11 +297,12 @@ class Loader:
 
     def stats(self) -> dict[str, Any]:
         """What happened so far: counts, seconds and bytes."""
-        stats: dict[str, Any] = json.loads(self._native.stats())
+        told = self._native.stats()
+        stats: dict[str, Any] = json.loads(told) if isinstance(told, str) else told
         return stats
 
     def close(self) -> None:
-        """Ends the threads. Batches that the program has stay valid; iterating is an error."""
+        """Ends the workers. Batches that the program has stay valid; iterating is an error."""
         self._native.close()
 
     def __enter__(self) -> Loader:
@@ -246,32 +325,49 @@ class Loader:
             order = "drawn with replacement"
         lines = [
             f"Loader({' + '.join(about['sources'])}",
-            f"  {about['samples']:,} samples{classes}, {order}, seed {spec.get('seed', 0)}",
-            f"  {about['batches']:,} batches of {size:,}"
+            f"  {_count(about['samples'])} samples{classes}, {order}, seed {spec.get('seed', 0)}",
+            f"  {_count(about['batches'])} batches of {size:,}"
             + (f" on rank {about['rank']} of {about['world_size']}" if about["world_size"] > 1 else ""),
         ]
-        width = max(len(name) for name in self._names)
+        width = max((len(field["name"]) for field in about["fields"]), default=0)
         for field in about["fields"]:
-            shape = [size, *field["shape"]]
-            lines.append(f"  {field['name']:<{width}}  {field['dtype']} {shape}")
+            known = "" if field["shape"] is None else f"  {field['dtype']} {[size, *field['shape']]}"
+            lines.append(f"  {field['name']:<{width}}{known}")
         closed = ", closed" if self._native.closed else ""
-        lines.append(f"  {about['workers']} workers, output {self._output}{closed})")
+        place = f" on {self._device}" if self._device else ""
+        lines.append(f"  {about['workers']} workers, output {self._output}{place}{closed})")
         return "\n".join(lines)
 
 
-class Epoch(Iterator[Batch]):
-    """The batches of one epoch. It is over when its loader is iterated again."""
+def _count(number: int | None) -> str:
+    return "an unknown number of" if number is None else f"{number:,}"
 
-    __slots__ = ("_convert", "_names", "_native", "_number", "_over")
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class Epoch(Iterator[Any]):
+    """The batches of one epoch. It is over when its loader is iterated again.
+
+    A batch is a `feedline.Batch`, or has the structure of a data set's samples.
+    """
+
+    __slots__ = ("_hand", "_native", "_number", "_over", "_padding")
 
     def __init__(self, loader: Loader, number: int) -> None:
         self._native, self._number, self._over = loader._native, number, False
-        self._names, self._convert = loader._names, loader._convert
+        self._hand, self._padding = loader._hand, 0
 
     def __iter__(self) -> Epoch:
         return self
 
-    def __next__(self) -> Batch:
+    @property
+    def padding(self) -> int:
+        """How many of the last rows of the batch that came last only fill it up."""
+        return self._padding
+
+    def __next__(self) -> Any:
         if self._over:
             raise StopIteration
         try:
@@ -283,7 +379,8 @@ class Epoch(Iterator[Batch]):
             self._over = True
             raise StopIteration
         batch, self._over = made
-        return Batch(batch, self._names, self._convert)
+        self._padding = batch.padding if isinstance(self._native, _native.Loader) else self._native.padding
+        return self._hand(batch)
 
 
 def _read(spec: str) -> dict[str, Any]:

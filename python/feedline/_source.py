@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any
@@ -14,7 +15,10 @@ from feedline._errors import SourceError, SpecError
 
 Column = tuple[str, str | None, numpy.typing.NDArray[Any]]
 
-_KINDS = "a path, a description, arrays, or a list of these or of (source, weight) pairs"
+_KINDS = (
+    "a path, a description, arrays, a data set with __len__ and __getitem__, an iterable, or a list of these "
+    "(but iterables) or of (source, weight) pairs"
+)
 _DTYPES = "bool, integers, float16, bfloat16, float32 or float64"
 
 
@@ -25,12 +29,62 @@ def is_array(value: object) -> bool:
     )
 
 
+def is_dataset(value: object) -> bool:
+    """Whether this is a data set of the program: its samples have numbers, and it is nothing else."""
+    if isinstance(value, type | str | bytes | os.PathLike | Mapping | list | tuple) or is_array(value):
+        return False
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_stream(value)
+
+
+def is_iterable(value: object) -> bool:
+    """Whether this is an iterable of the program: its samples have no numbers."""
+    if isinstance(value, type | str | bytes | os.PathLike | Mapping | list | tuple) or is_array(value):
+        return False
+    return hasattr(value, "__iter__") and not is_dataset(value)
+
+
+def _is_stream(value: object) -> bool:
+    # torch's IterableDataset inherits a __getitem__ that only raises.
+    torch = sys.modules.get("torch.utils.data")
+    return torch is not None and isinstance(value, torch.IterableDataset)
+
+
+def is_code(source: Any) -> bool:
+    """Whether samples of this source are made by Python code."""
+    if isinstance(source, list | tuple) and not _are_arrays(source):
+        return any(is_dataset(item[0] if _is_pair(item) else item) for item in source)
+    return is_dataset(source) or is_iterable(source)
+
+
+def read_parts(source: Any) -> list[tuple[str, Any, float | None]]:
+    """The sources by themselves: ("dataset", object), ("arrays", columns) or ("described", plain
+    data), each with its share in a mix."""
+    many = isinstance(source, list | tuple) and not _are_arrays(source)
+    if many and _is_pair(source):
+        raise _alone()
+    parts: list[tuple[str, Any, float | None]] = []
+    for item in source if many else [source]:
+        weight = float(item[1]) if _is_pair(item) else None
+        inner = item[0] if _is_pair(item) else item
+        if is_dataset(inner):
+            parts.append(("dataset", inner, weight))
+            continue
+        arrays: list[list[Column]] = []
+        described = _read_one(inner, arrays)
+        parts.append(("arrays", arrays[0], weight) if arrays else ("described", described, weight))
+    return parts
+
+
+def _alone() -> SpecError:
+    return SpecError("source: a (source, weight) pair stands alone; put the pairs into a list")
+
+
 def read_source(source: Any) -> tuple[Any, list[list[Column]]]:
     """The source as a description holds it, and the arrays that the description cannot hold."""
     arrays: list[list[Column]] = []
     if isinstance(source, list | tuple) and not _are_arrays(source):
         if _is_pair(source):
-            raise SpecError("source: a (source, weight) pair stands alone; put the pairs into a list")
+            raise _alone()
         return [_read_one(item, arrays) for item in source], arrays
     return _read_one(source, arrays), arrays
 

@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -28,10 +29,38 @@ from feedline.workers import is_stateful
 _KNOWN = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
+def _held(one: Any) -> list[Any]:
+    return list(getattr(one, "__dict__", {}).values())
+
+
+def samplers(loader: Any) -> list[Any]:
+    """The sampler that the loader asks, and those inside it: batch samplers hold others.
+
+    A loader that was given a `batch_sampler` has a `sampler` too, which nobody asks.
+    """
+    found: list[Any] = []
+    pending = [loader._index_sampler]
+    while pending:
+        one = pending.pop(0)
+        if all(one is not other for other in found):
+            found.append(one)
+            pending += [
+                value for value in getattr(one, "__dict__", {}).values() if isinstance(value, Sampler)
+            ]
+    return found
+
+
+def innermost(loader: Any) -> Any:
+    """The sampler that has an epoch to be set, or the last one."""
+    found = samplers(loader)
+    return next((one for one in found if callable(getattr(one, "set_epoch", None))), found[-1])
+
+
 def generators(loader: Any) -> list[Any]:
-    """The generators that the order is drawn from: torch's own one, the loader's, the sampler's."""
+    """The generators that the order is drawn from: torch's own one, the loader's, the samplers'."""
     found = [torch.default_generator]
-    for one in (loader.generator, getattr(loader.sampler, "generator", None)):
+    held = [value for one in samplers(loader) for value in _held(one)]
+    for one in (loader.generator, *held):
         if isinstance(one, torch.Generator) and all(one is not other for other in found):
             found.append(one)
     return found
@@ -39,8 +68,10 @@ def generators(loader: Any) -> list[Any]:
 
 def is_known(loader: Any) -> bool:
     """Whether the samplers are torch's own, which draw from nothing but torch's generators."""
-    batches = loader.batch_sampler
-    return type(loader.sampler) in _KNOWN and (batches is None or type(batches) is BatchSampler)
+    outer, *inner = samplers(loader)
+    if type(outer) is BatchSampler:
+        return len(inner) == 1 and type(inner[0]) in _KNOWN
+    return type(outer) in _KNOWN and not inner
 
 
 def draw_base_seed(loader: Any) -> int:
@@ -49,10 +80,7 @@ def draw_base_seed(loader: Any) -> int:
 
 
 def _stateful_sampler(loader: Any) -> Any:
-    for one in (loader._index_sampler, loader.sampler):
-        if is_stateful(one):
-            return one
-    return None
+    return next((one for one in samplers(loader) if is_stateful(one)), None)
 
 
 class Order:
@@ -102,8 +130,9 @@ class Order:
             drawn: Any = numpy.random.get_state()  # noqa: NPY002
             kind, keys, *rest = drawn
             state["numpy"] = [kind, keys.tolist(), *rest]
-        epoch = getattr(loader.sampler, "epoch", None)
-        if isinstance(epoch, int) and callable(getattr(loader.sampler, "set_epoch", None)):
+        sampler = innermost(loader)
+        epoch = getattr(sampler, "epoch", None)
+        if isinstance(epoch, int) and callable(getattr(sampler, "set_epoch", None)):
             state["epoch"] = epoch
         return state
 
@@ -124,8 +153,9 @@ class Order:
             if is_stateful(self._iterator):
                 self._iterator.load_state_dict(own["iterator"])  # type: ignore[union-attr]
                 return
-        if "epoch" in state and callable(getattr(loader.sampler, "set_epoch", None)):
-            loader.sampler.set_epoch(state["epoch"])
+        sampler = innermost(loader)
+        if "epoch" in state and callable(getattr(sampler, "set_epoch", None)):
+            sampler.set_epoch(state["epoch"])
         # The program's generators are its own business; only those that were handed to the
         # loader go on from where the order was drawn.
         kept = torch.default_generator.get_state()
@@ -157,7 +187,7 @@ class Guess:
     def __init__(self, loader: Any, count: int) -> None:
         self._loader = loader
         self.order = Order(loader)
-        sampler = loader.sampler
+        sampler = innermost(loader)
         self._epoch = getattr(sampler, "epoch", None)
         if isinstance(self._epoch, int) and isinstance(sampler, DistributedSampler):
             # Programs call set_epoch with the next number before they iterate again.
@@ -188,7 +218,7 @@ class Guess:
     def holds(self) -> bool:
         """Whether drawing now would give the same; the generators are then as if it had been now."""
         now = generators(self._loader)
-        if self._epoch != getattr(self._loader.sampler, "epoch", None) or len(now) != len(self._before):
+        if self._epoch != getattr(innermost(self._loader), "epoch", None) or len(now) != len(self._before):
             return False
         if not all(one.get_state().equal(state) for one, state in zip(now, self._before, strict=True)):
             return False

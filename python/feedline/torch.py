@@ -17,6 +17,8 @@ import torch.utils.data
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data._utils.collate import default_collate
 
+from feedline import _native
+from feedline._accelerate import adopt
 from feedline._errors import StateError
 from feedline._torch_epoch import Epoch, Progress, kind_of
 from feedline._torch_order import Guess
@@ -32,9 +34,10 @@ from feedline.workers import (
     WorkerError,
     choose,
 )
+from feedline.workers.slots import Pin
 from feedline.workers.torch_side import added_functions, get_worker_info
 
-__all__ = ["DataLoader", "get_worker_info"]
+__all__ = ["DataLoader", "adopt", "get_worker_info"]
 
 _log = logging.getLogger("feedline")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -203,11 +206,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             else:
                 self._choice = choose(job, self.num_workers, first, base_seed).tell()
         made: Executor
-        prefetch = self.prefetch_factor or 1
+        prefetch, pin = self.prefetch_factor or 1, self._pin_function()
         if self._choice.name == "processes":
             method = self._start_method()
             try:
-                made = Processes(job, self.num_workers, prefetch, base_seed, method)
+                made = Processes(job, self.num_workers, prefetch, base_seed, method, pin)
             except WorkerError as error:
                 if (
                     self.executor != "auto"
@@ -216,12 +219,18 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
                 ):
                     raise
                 self._choice = Choice("threads", f"{self._choice.reason}, but {error}").tell()
-                made = Threads(job, self.num_workers, prefetch, base_seed)
+                made = Threads(job, self.num_workers, prefetch, base_seed, pin)
         else:
-            made = Threads(job, self.num_workers, prefetch, base_seed)
+            made = Threads(job, self.num_workers, prefetch, base_seed, pin)
         # Whatever happens to this object, its workers end with it.
         weakref.finalize(self, made.close)
         return made
+
+    def _pin_function(self) -> Callable[[int, int], Pin] | None:
+        """Locks the pages that batches are written to, so that torch finds them pinned already."""
+        if not self.pin_memory or not torch.cuda.is_available() or _native.cuda_problem() is not None:
+            return None
+        return _native.pin
 
     def _give_executor(self, executor: Executor) -> None:
         """Keeps the workers for the next epoch."""

@@ -1,6 +1,8 @@
 """The ops of a pipeline, with the names, parameters and defaults of torchvision's v2 transforms.
 
-They are plain descriptions: the engine runs them. Equal parameters make equal ops.
+They are plain descriptions: the engine runs them. Equal parameters make equal ops. A plain Python
+function may stand among them in a loader's transforms: it gets an image as a NumPy array [height,
+width, channels] and returns one; `PerBatch` has functions for whole batches.
 
 >>> from feedline.transforms import RandomResizedCrop
 >>> RandomResizedCrop(224)
@@ -12,7 +14,7 @@ RandomResizedCrop(size=224)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal
 
@@ -32,6 +34,7 @@ __all__ = [
     "MixUp",
     "Normalize",
     "Pad",
+    "PerBatch",
     "RandAugment",
     "RandomAffine",
     "RandomChoice",
@@ -321,6 +324,24 @@ class RandomChoice(Transform):
 
     transforms: Sequence[Transform]
     p: Sequence[float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PerBatch:
+    """A Python function for whole batches, at the end of a loader's transforms.
+
+    It gets a batch as the loader would hand it over, of NumPy arrays (of a folder, a manifest or
+    arrays: a dict of them by their fields' names), and returns what takes its place. It runs where the
+    batch is made.
+    """
+
+    function: Callable[[Any], Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise SpecError(
+                f"PerBatch needs a function, not a {type(self.function).__name__}", key="transforms"
+            )
 
 
 def dtype_name(dtype: Any) -> str:

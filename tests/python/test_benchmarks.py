@@ -16,6 +16,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import bars  # noqa: E402
 import contest  # noqa: E402
 import photos  # noqa: E402
+import python_code  # noqa: E402
 import report  # noqa: E402
 import works  # noqa: E402
 
@@ -187,3 +188,46 @@ def test_kept_runs_can_be_read() -> None:
         assert record["machine"]["cores"] >= 1
         for work, result in record.get("works", {}).items():
             assert report.table(work, result)
+
+
+def python_results() -> dict[str, Any]:
+    """What benchmarks/python_code.py measures, with a second epoch that starts too late."""
+    firsts = {name: 2.0 if name.startswith("torch") else 0.5 for name in python_code.START}
+    peaks = {"1": 1_500_000_000, "8": 1_560_000_000}
+    contest_of_two = train(torch=entry(2000, peak=900e6), feedline=entry(3000, peak=500e6))
+    for loader in contest_of_two["loaders"].values():
+        loader["epochs"][0]["base_pss"] = 400e6
+    return {
+        "sleeping": contest_of_two,
+        "photos": contest_of_two,
+        "start": {name: [{"first": first, "second_epoch": 0.006}] for name, first in firsts.items()},
+        "objects": {kind: dict.fromkeys(names, peaks) for kind, names in python_code.HOLDERS.items()},
+        "state": {name: [{"mean": 5e-5, "median": 5e-5, "worst": 1e-3}] for name in python_code.STATE},
+    }
+
+
+def test_bars_of_python_code() -> None:
+    results = python_results()
+    verdicts = {verdict.bar.title: verdict for verdict in bars.judge(results, python_code.BARS)}
+    values = [verdict.value for verdict in verdicts.values()]
+    assert values == pytest.approx([1.5, 1.5, 55.56, 25, 25, 25, 6, 4, 0.5], abs=0.01)
+    missed = [title for title, verdict in verdicts.items() if not verdict.met]
+    assert missed == ["first batch of the second epoch"]
+    # A loader that did not run is no reason to be content.
+    results["photos"]["loaders"]["feedline"] = {"failure": "did not run"}
+    results["objects"]["objects"]["feedline_threads"] = {"1": None, "8": None}
+    failed = [verdict for verdict in bars.judge(results, python_code.BARS) if verdict.value is None]
+    assert len(failed) == 4 and not any(verdict.met for verdict in failed)
+
+
+def test_tables_of_python_code() -> None:
+    results = python_results()
+    text = python_code.text_of(results)
+    assert "| feedline | 3,000 | 1.50x | 500 MB | 100 MB | 50 ms | 1 s |  |" in text
+    assert "| torch, fork | a list of dicts | 1,500 MB | 1,560 MB |" in text
+    assert "| feedline | 0.50 % | 1.00 ms |" in text
+    lines = python_code.readme_lines(results, "how")
+    assert "| Pillow + torchvision v2, 2 workers | 2,000 samples/s | 3,000 samples/s (1.50x) |" in lines
+    assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+    readme = "a\n<!-- benchmark-python -->\nold\n<!-- /benchmark-python -->\n"
+    assert "old" not in report.replace_block(readme, lines, "benchmark-python")

@@ -153,6 +153,44 @@ def test_a_lent_slot_comes_back_with_its_last_array():
     assert slots.take() is slot
 
 
+def test_a_page_locked_slot_waits_for_the_device_that_reads_it():
+    calls = []
+
+    class Pin:
+        still = True
+
+        def __init__(self, address, size):
+            calls.append(("lock", size))
+
+        def mark(self):
+            calls.append("mark")
+
+        def busy(self):
+            return Pin.still
+
+        def __del__(self):
+            calls.append("unlock")
+
+    slots = Slots(keep=4, pin=Pin)
+    slot = slots.take()
+    slot.reserve(100)
+    memory = slots.lend(slot, 100)
+    del memory
+    assert calls == [("lock", slot.size)]
+    assert slots.take() is not slot, "the copy is not done"
+    Pin.still = False
+    assert slots.take() is slot
+    assert calls[1:] == ["mark"]
+    # Used again it stays locked, and what is asked of the device from now on counts anew.
+    memory = slots.lend(slot, 100)
+    del memory
+    assert slots.take() is slot
+    assert calls[2:] == ["mark"]
+    slots.give_back(slot)
+    slots.close()
+    assert calls[3:] == ["unlock"]
+
+
 class Numbers(torch.utils.data.Dataset):
     def __init__(self, length=64, shape=(3, 32, 32)):
         self.length, self.shape = length, shape

@@ -29,6 +29,7 @@ Examples:
   feedline run photos --shuffle            how fast can it be loaded?
   feedline run photos --train-step 20ms    would a training step of 20 ms wait?
   feedline run pipeline.toml --json        a pipeline from a file, the result as JSON
+  feedline bench --device cuda             do copies to the GPU work, and how fast?
   feedline completions bash > ~/.local/share/bash-completion/completions/feedline
 
 Exit codes:

@@ -21,7 +21,7 @@ pub(crate) const WRONG_USAGE: i32 = 2;
 pub(crate) enum Outcome {
     /// All went well.
     Success,
-    /// Bad samples were found.
+    /// Bad samples were found, or a check did not hold.
     BadSamples,
     /// A signal ended it early; what was done by then is reported. Holds the exit code.
     Interrupted(i32),
@@ -79,6 +79,7 @@ impl Failure {
             Failure::Library(Error::State(_)) => "state",
             Failure::Library(Error::Memory(_)) => "memory",
             Failure::Library(Error::Cache(_)) => "cache",
+            Failure::Library(Error::Device(_)) => "device",
             Failure::Library(Error::TooManyFailures { .. }) => "too_many_failures",
             Failure::Library(_) => "other",
         }

@@ -139,7 +139,7 @@ impl Array {
 }
 
 /// A struct with the name that its capsule has until a library takes it over.
-trait Named: Handed {
+pub(crate) trait Named: Handed {
     const NAME: &'static CStr;
 }
 
@@ -159,22 +159,29 @@ impl Array {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let tensor = dlpack::export::<T>(&self.batch, self.field, copy)?
             .ok_or_else(|| PyIndexError::new_err("there is no such field"))?;
-        // SAFETY: the pointer stays valid until the deleter is called: by the library that takes
-        // it over and renames the capsule, or else by `forget`.
-        let capsule = unsafe {
-            PyCapsule::new_with_pointer_and_destructor(
-                py,
-                tensor.cast(),
-                T::NAME,
-                Some(forget::<T>),
-            )
-        };
-        if capsule.is_err() {
-            // SAFETY: no capsule has it, so nobody else will delete it.
-            unsafe { T::delete(tensor) };
-        }
-        capsule
+        // SAFETY: the tensor was exported just now, and nobody else has it.
+        unsafe { capsule(py, tensor) }
     }
+}
+
+/// A capsule with a tensor that was handed out.
+///
+/// # Safety
+/// The tensor came from an export, and nobody else will delete it.
+pub(crate) unsafe fn capsule<T: Named>(
+    py: Python<'_>,
+    tensor: NonNull<T>,
+) -> PyResult<Bound<'_, PyCapsule>> {
+    // SAFETY: the pointer stays valid until the deleter is called: by the library that takes
+    // it over and renames the capsule, or else by `forget`.
+    let capsule = unsafe {
+        PyCapsule::new_with_pointer_and_destructor(py, tensor.cast(), T::NAME, Some(forget::<T>))
+    };
+    if capsule.is_err() {
+        // SAFETY: no capsule has it, so nobody else will delete it.
+        unsafe { T::delete(tensor) };
+    }
+    capsule
 }
 
 /// Deletes a tensor that no library took over.

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use feedline::deliver;
 use feedline::sample::DType;
 use feedline::source::{ArrayData, Column};
 use pyo3::exceptions::PyTypeError;
@@ -35,6 +36,15 @@ pub(crate) fn column(
     dtype: Option<&str>,
     array: &Bound<'_, PyAny>,
 ) -> PyResult<Column> {
+    let (dtype, shape, data) = elements(name, dtype, array)?;
+    Ok(Column::new(name, dtype, &shape, data))
+}
+
+fn elements(
+    name: &str,
+    dtype: Option<&str>,
+    array: &Bound<'_, PyAny>,
+) -> PyResult<(DType, Vec<usize>, Borrowed)> {
     let wrong = |what: &str| PyTypeError::new_err(format!("array {name:?}: {what}"));
     let interface = array.getattr("__array_interface__")?;
     let interface = interface.cast::<PyDict>()?;
@@ -61,7 +71,34 @@ pub(crate) fn column(
         return Err(wrong("has no memory"));
     }
     let data = Borrowed { address, bytes, _owner: array.clone().unbind() };
-    Ok(Column::new(name, dtype, &shape, data))
+    Ok((dtype, shape, data))
+}
+
+/// The hash that a native batch of these arrays would have: each is its name, the name of its
+/// elements' type, the shape of a row, and an array in C order.
+#[pyfunction]
+pub(crate) fn hash_arrays(
+    py: Python<'_>,
+    arrays: Vec<(String, String, Vec<usize>, Bound<'_, PyAny>)>,
+) -> PyResult<u64> {
+    let mut lent = Vec::with_capacity(arrays.len());
+    for (name, dtype, _, array) in &arrays {
+        lent.push(elements(name, Some(dtype), array)?);
+    }
+    let names = arrays.into_iter().map(|(name, _, row_shape, _)| (name, row_shape));
+    let parts: Vec<_> = names.zip(lent).collect();
+    Ok(py.detach(|| {
+        deliver::hash_arrays(parts.iter().map(|((name, row_shape), (dtype, shape, data))| {
+            deliver::Array {
+                name,
+                dtype: *dtype,
+                rows: shape.first().copied().unwrap_or(0),
+                row_shape,
+                row_strides: &[],
+                bytes: data.bytes(),
+            }
+        }))
+    }))
 }
 
 fn from_typestr(text: &str) -> Option<DType> {

@@ -42,6 +42,10 @@ fn build(py: Python<'_>, error: Error) -> PyResult<PyErr> {
         Error::Memory(_) => "MemoryLimitError",
         Error::Cache(_) => "CacheError",
         Error::Stale => "StaleIteratorError",
+        Error::Device(device) => {
+            details.set_item("code", device.code())?;
+            "DeviceError"
+        }
         _ => "EngineError",
     };
     from_python(py, class, &text, &details)

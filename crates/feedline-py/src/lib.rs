@@ -4,12 +4,16 @@
 //! cross as JSON text, which both sides read and write already; arrays cross as addresses.
 
 mod array;
+mod chain;
 mod column;
 mod copier;
+mod device;
 mod errors;
 mod loader;
+mod order;
 mod pixels;
 mod probe;
+mod samples;
 
 use std::ffi::OsString;
 
@@ -28,6 +32,15 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::Loader>()?;
     module.add_class::<array::Batch>()?;
     module.add_class::<array::Array>()?;
+    module.add_class::<chain::Chain>()?;
+    module.add_class::<chain::Pending>()?;
+    module.add_class::<order::Order>()?;
+    module.add_class::<samples::Samples>()?;
+    module.add_class::<device::DeviceBatch>()?;
+    module.add_class::<device::DeviceArray>()?;
+    module.add_class::<device::Pin>()?;
+    module.add_function(wrap_pyfunction!(device::cuda_problem, module)?)?;
+    module.add_function(wrap_pyfunction!(device::pin, module)?)?;
     module.add_class::<copier::Copier>()?;
     module.add_class::<probe::LockProbe>()?;
     module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;
@@ -36,6 +49,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pixels::apply_transforms, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::drawn_transforms, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::drawn_mix, module)?)?;
+    module.add_function(wrap_pyfunction!(column::hash_arrays, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     Ok(())
 }

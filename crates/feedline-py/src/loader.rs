@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use feedline::deliver::device;
 use feedline::source::Arrays;
 use feedline::spec::SourceKind;
 use feedline::{Error, Spec};
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::array::Batch;
 use crate::column::column;
+use crate::device::DeviceBatch;
 use crate::errors::{mismatch, raise, raise_plain, raise_spec};
 
 /// Reads a description in TOML (or JSON) and returns it as JSON in its canonical form.
@@ -32,10 +34,80 @@ pub(crate) fn read_spec_file(py: Python<'_>, path: PathBuf) -> PyResult<String> 
     Ok(spec.to_value().to_string())
 }
 
+/// What makes the batches: on the host, or on a device.
+enum Running {
+    Host(Box<feedline::Loader>),
+    Device(Box<feedline::DeviceLoader>),
+}
+
+enum Made {
+    Host(feedline::Batch),
+    Device(Arc<device::DeviceBatch>),
+}
+
+/// Calls the same method of either.
+macro_rules! either {
+    ($running:expr, $loader:ident => $call:expr) => {
+        match $running {
+            Running::Host($loader) => $call,
+            Running::Device($loader) => $call,
+        }
+    };
+}
+
+impl Running {
+    fn over(
+        mut loader: feedline::Loader,
+        device: Option<&str>,
+        ahead: usize,
+        pin: bool,
+    ) -> Result<Running, Error> {
+        if let Some(name) = device {
+            let device = device::open(name)?;
+            let loader = feedline::DeviceLoader::new(loader, device, ahead, pin)?;
+            return Ok(Running::Device(Box::new(loader)));
+        }
+        if pin {
+            let number = device::cuda::preferred()?;
+            loader.pin(device::cuda::Cuda::open(number)?);
+        }
+        Ok(Running::Host(Box::new(loader)))
+    }
+
+    fn next_unless(
+        &mut self,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Option<Result<Made, Error>> {
+        Some(match self {
+            Running::Host(loader) => loader.next_batch_unless(interrupted)?.map(Made::Host),
+            Running::Device(loader) => loader
+                .next_batch_unless(interrupted)?
+                .map(|(batch, _)| Made::Device(Arc::new(batch))),
+        })
+    }
+
+    fn stats(&self) -> Value {
+        match self {
+            Running::Host(loader) => stats(&loader.stats()),
+            Running::Device(loader) => {
+                let (host, copied) = loader.stats();
+                let mut value = stats(&host);
+                value["device"] = json!({
+                    "batches": copied.batches,
+                    "bytes": copied.bytes,
+                    "ready": copied.ready,
+                    "slots": copied.slots,
+                });
+                value
+            }
+        }
+    }
+}
+
 /// The answer to a wait for a batch.
 enum Next {
     /// A batch, and whether it is its epoch's last.
-    Made(feedline::Batch, bool),
+    Made(Made, bool),
     NotYet,
     Over,
 }
@@ -43,7 +115,7 @@ enum Next {
 /// What changes while a loader is used.
 struct Inside {
     /// `None` once closed.
-    loader: Option<feedline::Loader>,
+    loader: Option<Running>,
     /// Counts iterators, seeks and resumes: an iterator with an older number is over.
     generation: u64,
     /// The epoch of the newest iterator.
@@ -69,13 +141,18 @@ type Columns<'py> = Vec<(String, Option<String>, Bound<'py, PyAny>)>;
 impl Loader {
     /// `spec` is JSON. `arrays` are the program's own, for the sources of kind "arrays". A path
     /// that is no UTF-8 stands in `spec` as "\0" and its number in `paths`: no real path has a
-    /// zero byte.
+    /// zero byte. `device` is where batches are handed over, `device_prefetch` how many are copied
+    /// ahead, and `pin_memory` page-locks them on the host.
     #[new]
+    #[pyo3(signature = (spec, arrays, paths, device=None, device_prefetch=2, pin_memory=false))]
     fn new<'py>(
         py: Python<'py>,
         spec: &str,
         arrays: Vec<Columns<'py>>,
         paths: Vec<Bound<'py, PyBytes>>,
+        device: Option<&str>,
+        device_prefetch: usize,
+        pin_memory: bool,
     ) -> PyResult<Self> {
         let mut spec = Spec::from_json(spec).map_err(|error| raise_spec(py, error))?;
         let canonical = spec.to_value().to_string();
@@ -94,6 +171,9 @@ impl Loader {
             .detach(|| feedline::Loader::from_spec_over(spec, sources))
             .map_err(|error| raise(py, error))?;
         let about = about(&loader).to_string();
+        let loader = py
+            .detach(|| Running::over(loader, device, device_prefetch, pin_memory))
+            .map_err(|error| raise(py, error))?;
         Ok(Loader {
             inside: Mutex::new(Inside { loader: Some(loader), generation: 0, epoch: 0 }),
             process: AtomicU32::new(std::process::id()),
@@ -118,35 +198,41 @@ impl Loader {
     /// Begins the next epoch and returns its iterator's number.
     fn begin(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |inside, loader| {
-            loader.begin_epoch();
+            either!(loader, loader => loader.begin_epoch());
             inside.generation += 1;
-            inside.epoch = loader.position().0;
+            inside.epoch = either!(loader, loader => loader.position().0);
             Ok(inside.generation)
         })
     }
 
     /// The next batch, and whether it is its epoch's last; `None` if there is none left, as when
     /// several threads share the iterator.
-    fn next(&self, py: Python<'_>, iterator: u64) -> PyResult<Option<(Batch, bool)>> {
+    fn next(&self, py: Python<'_>, iterator: u64) -> PyResult<Option<(Py<PyAny>, bool)>> {
         loop {
             let made = self.with(py, |inside, loader| {
                 if inside.generation != iterator {
                     return Err(Error::Stale);
                 }
-                if inside.epoch != loader.position().0 {
+                if inside.epoch != either!(loader, loader => loader.position().0) {
                     return Ok(Next::Over);
                 }
                 // After some waiting the lock is let go, so that a signal's handler and other
                 // threads can use the loader meanwhile. Nothing is lost by asking again.
-                let batch = match loader.next_batch_unless(&mut || true) {
+                let batch = match loader.next_unless(&mut || true) {
                     Some(Err(Error::Interrupted)) => return Ok(Next::NotYet),
                     None => return Ok(Next::Over),
                     Some(batch) => batch?,
                 };
-                Ok(Next::Made(batch, inside.epoch != loader.position().0))
+                let last = inside.epoch != either!(loader, loader => loader.position().0);
+                Ok(Next::Made(batch, last))
             })?;
             match made {
-                Next::Made(batch, last) => return Ok(Some((Batch::new(batch), last))),
+                Next::Made(Made::Host(batch), last) => {
+                    return Ok(Some((Py::new(py, Batch::new(batch))?.into_any(), last)));
+                }
+                Next::Made(Made::Device(batch), last) => {
+                    return Ok(Some((Py::new(py, DeviceBatch::new(batch))?.into_any(), last)));
+                }
                 Next::Over => return Ok(None),
                 Next::NotYet => {
                     py.check_signals()?;
@@ -165,7 +251,7 @@ impl Loader {
             return Err(mismatch(&format!("epoch {epoch} is beyond any real run")));
         }
         self.with(py, |inside, loader| {
-            loader.set_epoch(epoch);
+            either!(loader, loader => loader.set_epoch(epoch));
             inside.generation += 1;
             Ok(())
         })
@@ -173,12 +259,12 @@ impl Loader {
 
     /// The epoch and the number of the next batch.
     fn position(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        self.with(py, |_, loader| Ok(loader.position()))
+        self.with(py, |_, loader| Ok(either!(loader, loader => loader.position())))
     }
 
     /// Where the run stands, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
-        let state = self.with(py, |_, loader| Ok(loader.state()))?;
+        let state = self.with(py, |_, loader| Ok(either!(loader, loader => loader.state())))?;
         serde_json::to_string(&state).map_err(|error| mismatch(&error.to_string()))
     }
 
@@ -187,7 +273,7 @@ impl Loader {
         self.with(py, |inside, loader| {
             let state: feedline::State = serde_json::from_str(state)
                 .map_err(|error| Error::State(format!("this is no state of feedline: {error}")))?;
-            loader.resume(&state)?;
+            either!(loader, loader => loader.resume(&state)?);
             inside.generation += 1;
             Ok(())
         })
@@ -195,7 +281,7 @@ impl Loader {
 
     /// What happened so far, as JSON.
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(stats(&self.with(py, |_, loader| Ok(loader.stats()))?).to_string())
+        Ok(self.with(py, |_, loader| Ok(loader.stats()))?.to_string())
     }
 
     /// Ends the threads. Batches that the program has stay valid.
@@ -242,7 +328,7 @@ impl Loader {
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&mut Inside, &mut feedline::Loader) -> Result<T, Error> + Send,
+        work: impl FnOnce(&mut Inside, &mut Running) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
         let done = py.detach(|| {
             let mut inside = self.lock()?;
@@ -271,7 +357,7 @@ impl Drop for Loader {
 }
 
 /// Puts the paths back that JSON cannot hold.
-fn put_paths(spec: &mut Spec, paths: &[PathBuf]) {
+pub(crate) fn put_paths(spec: &mut Spec, paths: &[PathBuf]) {
     let put = |path: &mut PathBuf| {
         let number = path.to_str().and_then(|text| text.strip_prefix('\0')?.parse().ok());
         if let Some(real) = number.and_then(|number: usize| paths.get(number)) {

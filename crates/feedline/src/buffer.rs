@@ -5,7 +5,9 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::cell::UnsafeCell;
+use std::sync::OnceLock;
 
 use memmap2::MmapMut;
 
@@ -66,6 +68,8 @@ impl Slab {
 
 /// The memory of one batch, which several workers fill at once, each its own rows.
 pub struct BatchMemory {
+    /// Dropped before the mapping, as fields are in their order.
+    lock: OnceLock<Box<dyn Any + Send + Sync>>,
     map: UnsafeCell<MmapMut>,
     bytes: usize,
 }
@@ -81,7 +85,7 @@ impl BatchMemory {
         // Batches are tens of megabytes and written from end to end: huge pages save most of
         // the page faults. A kernel that refuses is no reason to fail.
         let _ = map.advise(memmap2::Advice::HugePage);
-        Ok(BatchMemory { map: UnsafeCell::new(map), bytes })
+        Ok(BatchMemory { lock: OnceLock::new(), map: UnsafeCell::new(map), bytes })
     }
 
     /// Bytes held.
@@ -94,6 +98,18 @@ impl BatchMemory {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
+    }
+
+    /// Keeps what `make` gives until just before the memory goes: a page lock, made once however
+    /// often the memory is used again.
+    pub fn keep<E>(
+        &self,
+        make: impl FnOnce() -> Result<Box<dyn Any + Send + Sync>, E>,
+    ) -> Result<(), E> {
+        if self.lock.get().is_none() {
+            let _ = self.lock.set(make()?);
+        }
+        Ok(())
     }
 
     /// The address of the first byte.

@@ -63,9 +63,76 @@ pub enum Error {
     /// The program called the wait for a batch off; see `Loader::next_batch_unless`.
     #[error("the wait for a batch was called off")]
     Interrupted,
+    /// A device (a GPU) cannot be used, or one of its calls failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// The operating system refused something the engine needs.
     #[error("{0}")]
     System(String),
+}
+
+/// Why a device (a GPU) cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No device has such a name.
+    #[error("{0:?} is no device; allowed: \"cuda\", or \"cuda:1\" for another than the first")]
+    Name(String),
+    /// The driver's library is not there, or is not what it should be.
+    #[error("the CUDA driver {library} cannot be used: {reason}")]
+    Library {
+        /// The library's name or path.
+        library: String,
+        /// The loader's reason, or the symbol that is missing.
+        reason: String,
+    },
+    /// The driver sees fewer devices.
+    #[error("there is no device cuda:{number}: the driver sees {count}")]
+    Missing {
+        /// The number that was asked for.
+        number: i32,
+        /// How many there are.
+        count: i32,
+    },
+    /// A call of the driver failed.
+    #[error("{call} failed: {name} ({code}): {text}{advice}")]
+    Call {
+        /// The driver's function.
+        call: &'static str,
+        /// Its result.
+        code: i32,
+        /// The result's name.
+        name: String,
+        /// What the driver says of it.
+        text: String,
+        /// What to do, if anything is known to help; starts with "; ".
+        advice: &'static str,
+    },
+    /// A stream number that DLPack forbids.
+    #[error("stream = {0}: allowed: None, -1, 1, 2 or the handle of a stream")]
+    Stream(i64),
+    /// The process was forked after the device was opened.
+    #[error(
+        "a device does not survive a fork: make the loader in the child, or start it by spawn or forkserver"
+    )]
+    Forked,
+}
+
+impl DeviceError {
+    /// The driver's result, if it was a call that failed.
+    #[must_use]
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            DeviceError::Call { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// Whether the device has no memory left.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        self.code() == Some(2)
+    }
 }
 
 /// A mistake in a pipeline's description.

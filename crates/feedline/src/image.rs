@@ -122,6 +122,26 @@ impl View {
         }
     }
 
+    /// An array of this shape as an image: [height, width], [channels, height, width] or [height,
+    /// width, channels], with 1, 3 or 4 channels. Where both could be meant, `channels_last`
+    /// decides. `None` for any other shape.
+    #[must_use]
+    pub fn of_shape(shape: &[usize], channels_last: bool) -> Option<Self> {
+        let is_channels = |n: usize| matches!(n, 1 | 3 | 4);
+        match *shape {
+            [height, width] => Some(View::interleaved(height, width, 1)),
+            [height, width, channels]
+                if is_channels(channels) && (channels_last || !is_channels(height)) =>
+            {
+                Some(View::interleaved(height, width, channels))
+            }
+            [channels, height, width] if is_channels(channels) => {
+                Some(View::planar(height, width, channels))
+            }
+            _ => None,
+        }
+    }
+
     /// Elements of the image.
     #[must_use]
     pub fn elements(&self) -> usize {
@@ -495,6 +515,19 @@ mod tests {
             view.orient(orientation);
             assert_eq!(see(view, &[0, 1, 2, 3, 4, 5]), wanted, "orientation {orientation}");
         }
+    }
+
+    #[test]
+    fn shapes_as_images() {
+        let planar = View::planar(5, 6, 3);
+        assert_eq!(View::of_shape(&[3, 5, 6], false), Some(planar));
+        assert_eq!(View::of_shape(&[3, 5, 6], true), Some(planar));
+        assert_eq!(View::of_shape(&[5, 6, 3], false), Some(View::interleaved(5, 6, 3)));
+        assert_eq!(View::of_shape(&[4, 6, 3], true), Some(View::interleaved(4, 6, 3)));
+        assert_eq!(View::of_shape(&[4, 6, 3], false), Some(View::planar(6, 3, 4)));
+        assert_eq!(View::of_shape(&[5, 6], false), Some(View::interleaved(5, 6, 1)));
+        assert_eq!(View::of_shape(&[5, 6, 2], true), None);
+        assert_eq!(View::of_shape(&[5], true), None);
     }
 
     #[test]

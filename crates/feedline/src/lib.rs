@@ -54,6 +54,7 @@
 //! | go to an epoch | [`Loader::set_epoch`] |
 //! | save and resume | [`Loader::state`], [`Loader::resume`] |
 //! | read a batch | [`Batch::get`], [`deliver::Array::as_slice`] |
+//! | get batches on a GPU | [`deliver::device::open`] and [`DeviceLoader::new`] |
 //! | see what is slow | [`Loader::stats`] |
 //!
 //! # Transforms
@@ -95,8 +96,8 @@ pub mod transform;
 pub mod tune;
 
 pub use deliver::Batch;
-pub use engine::{Builder, Loader};
-pub use error::{Error, Fault, Result, SampleError, SpecError};
+pub use engine::{Builder, DeviceLoader, Loader};
+pub use error::{DeviceError, Error, Fault, Result, SampleError, SpecError};
 pub use order::State;
 pub use spec::Spec;
 

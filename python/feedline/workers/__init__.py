@@ -23,6 +23,7 @@ from feedline.workers.feed import Feed
 from feedline.workers.inline import Inline
 from feedline.workers.job import Ended, Job, Maker, Task, is_stateful
 from feedline.workers.processes import Processes
+from feedline.workers.reader import Reader
 from feedline.workers.seeds import apart, mixed
 from feedline.workers.stand_in import StandIn
 from feedline.workers.threads import Threads
@@ -37,6 +38,7 @@ __all__ = [
     "Job",
     "Maker",
     "Processes",
+    "Reader",
     "Result",
     "StandIn",
     "Task",

@@ -125,7 +125,7 @@ _UNSHARED: tuple[str, ...] = (
 
 def _not_for_threads(dataset: Any) -> str | None:
     """Names something in the data set that two threads must not use at once."""
-    todo = [(dataset, "", 0)]
+    todo = [(part, "", 0) for part in _parts(dataset)]
     seen: set[int] = set()
     while todo:
         thing, path, depth = todo.pop()
@@ -150,10 +150,17 @@ def _not_for_threads(dataset: Any) -> str | None:
 
 def _attributes(dataset: Any) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
-    for name, value in list(getattr(dataset, "__dict__", {}).items()):
-        size = len(value) if isinstance(value, list | dict | set) else 0
-        found[name] = id(value), size
+    for at, part in enumerate(_parts(dataset)):
+        for name, value in list(getattr(part, "__dict__", {}).items()):
+            size = len(value) if isinstance(value, list | dict | set) else 0
+            found[f"{name} of part {at}" if at else name] = id(value), size
     return found
+
+
+def _parts(dataset: Any) -> list[Any]:
+    """The objects of the program that a data set of the library's own holds, or the data set."""
+    parts = getattr(type(dataset), "__feedline_parts__", None)
+    return [dataset] if parts is None else list(parts(dataset))
 
 
 def _changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> str | None:

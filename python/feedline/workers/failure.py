@@ -92,5 +92,9 @@ class Failure:
         if hasattr(made, "add_note"):
             made.add_note(f"({self.where})")
         error: BaseException = made
-        error.__cause__ = RemoteTraceback(self.text)
+        # A feedline error brings its own cause along.
+        last = error
+        while last.__cause__ is not None:
+            last = last.__cause__
+        last.__cause__ = RemoteTraceback(self.text)
         return error

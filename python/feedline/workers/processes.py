@@ -26,7 +26,7 @@ from feedline.workers.failure import WorkerError
 from feedline.workers.job import Job, Task
 from feedline.workers.packing import Packed, pack, unpack
 from feedline.workers.server import Server, launch
-from feedline.workers.slots import Slot, Slots
+from feedline.workers.slots import Pin, Slot, Slots
 
 
 class _Process:
@@ -59,7 +59,7 @@ class Processes:
         prefetch: int,
         base_seed: int,
         method: str = "forkserver",
-        pin: Callable[[int, int], Any] | None = None,
+        pin: Callable[[int, int], Pin] | None = None,
     ) -> None:
         self.workers, self.capacity, self.method = workers, max(1, workers * prefetch), method
         self._prefetch = max(1, prefetch)

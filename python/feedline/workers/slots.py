@@ -11,7 +11,7 @@ import contextlib
 import mmap
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy
 import numpy.typing
@@ -128,13 +128,40 @@ class Lease:
             give_back(self._slot)
 
 
+class Pin(Protocol):
+    """A page-locked range, as the device knows it. It ends when this object dies."""
+
+    def mark(self) -> None:
+        """Notes everything that the device has been asked to do so far."""
+
+    def busy(self) -> bool:
+        """Whether some of what was noted is not done."""
+
+
+class _Locked:
+    """A slot's pages are locked so that a device can copy from them behind the program's back."""
+
+    def __init__(self, slot: Slot, pin: Callable[[int, int], Pin]) -> None:
+        self.place = slot.address, slot.size
+        self.pin = pin(*self.place)
+        self.marked = False
+
+    def is_free(self) -> bool:
+        """Whether no copy that the program began can still be reading the slot."""
+        # Not marked when the arrays die: that may be anywhere, and the driver is not called there.
+        if not self.marked:
+            self.pin.mark()
+            self.marked = True
+        return not self.pin.busy()
+
+
 class Slots:
     """The consumer's slots: those that are free, and how many there are."""
 
-    def __init__(self, keep: int, pin: Callable[[int, int], Any] | None = None) -> None:
+    def __init__(self, keep: int, pin: Callable[[int, int], Pin] | None = None) -> None:
         self._keep = keep
         self._pin = pin
-        self._pinned: dict[int, tuple[int, int, Any]] = {}
+        self._locked: dict[int, _Locked] = {}
         self._free: list[Slot] = []
         self._closed = False
         self.made = 0
@@ -142,34 +169,34 @@ class Slots:
 
     def take(self, wanted: Callable[[Slot], bool] | None = None) -> Slot:
         """A free slot, best one that is `wanted`, or a new one."""
-        free = self._free
-        for at in range(len(free) - 1, -1, -1):
-            if wanted is None or wanted(free[at]):
-                return free.pop(at)
-        if free:
-            return free.pop()
+        fit = [slot for slot in reversed(self._free) if self._is_free(slot)]
+        if fit:
+            best = next((slot for slot in fit if wanted is None or wanted(slot)), fit[0])
+            self._free.remove(best)
+            return best
         self.made += 1
         return Slot()
+
+    def _is_free(self, slot: Slot) -> bool:
+        locked = self._locked.get(id(slot))
+        return locked is None or locked.is_free()
 
     def lend(self, slot: Slot, size: int) -> Bytes:
         """The slot's bytes for the program."""
         lease = Lease(slot, size, self.give_back)
         if self._pin is not None and size:
-            self._page_lock(slot)
+            locked = self._locked.get(id(slot))
+            if locked is None or locked.place != (slot.address, slot.size):
+                # The old lock ends first: a page may be locked once.
+                self._locked.pop(id(slot), None)
+                locked = self._locked[id(slot)] = _Locked(slot, self._pin)
+            locked.marked = False
         return lease.bytes()
-
-    def _page_lock(self, slot: Slot) -> None:
-        known = self._pinned.get(id(slot))
-        if known is None or known[:2] != (slot.address, slot.size):
-            assert self._pin is not None
-            # The old registration ends first: a page may be registered once.
-            self._pinned.pop(id(slot), None)
-            self._pinned[id(slot)] = (slot.address, slot.size, self._pin(slot.address, slot.size))
 
     def give_back(self, slot: Slot) -> None:
         """Takes a slot back; called from wherever a batch's last array died."""
         if self._closed or os.getpid() != self.process or len(self._free) >= self._keep:
-            self._pinned.pop(id(slot), None)
+            self._locked.pop(id(slot), None)
             slot.close()
         else:
             self._free.append(slot)
@@ -179,5 +206,5 @@ class Slots:
         self._closed = True
         while self._free:
             slot = self._free.pop()
-            self._pinned.pop(id(slot), None)
+            self._locked.pop(id(slot), None)
             slot.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from feedline import _native
@@ -12,7 +13,7 @@ from feedline.workers import torch_side
 from feedline.workers.executor import Begin, Result
 from feedline.workers.failure import WorkerError
 from feedline.workers.job import Job, Task
-from feedline.workers.slots import Slots
+from feedline.workers.slots import Pin, Slots
 from feedline.workers.stack import Stack
 
 
@@ -42,7 +43,14 @@ class Threads:
     name = "threads"
     broken: BaseException | None = None
 
-    def __init__(self, job: Job, workers: int, prefetch: int, base_seed: int, pin: Any = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        workers: int,
+        prefetch: int,
+        base_seed: int,
+        pin: Callable[[int, int], Pin] | None = None,
+    ) -> None:
         self.workers = workers
         # All threads work on the same batch, so a few ahead are enough.
         self.capacity = max(2, min(workers * prefetch, prefetch + 1))

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod bench;
 mod completions;
 mod inspect;
 mod pack;
@@ -15,6 +16,7 @@ pub(crate) enum Command {
     Inspect(inspect::Inspect),
     Verify(verify::Verify),
     Pack(pack::PackCommand),
+    Bench(bench::Bench),
     SampleData(sample_data::SampleData),
     Completions(completions::Completions),
 }
@@ -26,6 +28,7 @@ impl Command {
             Command::Inspect(command) => command.run(output),
             Command::Verify(command) => command.run(output),
             Command::Pack(command) => command.run(output),
+            Command::Bench(command) => command.run(output),
             Command::SampleData(command) => command.run(output),
             Command::Completions(command) => command.run(output),
         }

@@ -152,17 +152,30 @@ impl Batch {
     /// A hash of all names, types, shapes and elements: equal batches have equal hashes.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        let mut hash = Xxh3::new();
-        for number in 0..self.layout.fields().len() {
-            if let Some(array) = self.array(number) {
-                let head =
-                    format!("{} {} {} {:?};", array.name, array.dtype, array.rows, array.row_shape);
-                hash.update(head.as_bytes());
-                hash.update(array.bytes);
-            }
-        }
-        hash.digest()
+        hash_arrays((0..self.layout.fields().len()).filter_map(|number| self.array(number)))
     }
+
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> Option<&BatchMemory> {
+        self.memory.as_deref()
+    }
+
+    /// How it lies in memory.
+    #[must_use]
+    pub fn layout(&self) -> &Arc<BatchLayout> {
+        &self.layout
+    }
+}
+
+/// The hash of a batch of these arrays.
+pub fn hash_arrays<'a>(arrays: impl Iterator<Item = Array<'a>>) -> u64 {
+    let mut hash = Xxh3::new();
+    for array in arrays {
+        let head = format!("{} {} {} {:?};", array.name, array.dtype, array.rows, array.row_shape);
+        hash.update(head.as_bytes());
+        hash.update(array.bytes);
+    }
+    hash.digest()
 }
 
 impl<'a> Array<'a> {

@@ -10,12 +10,16 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::Batch;
+use super::device::DeviceBatch;
+use super::{Array, Batch};
 use crate::buffer::BatchMemory;
 use crate::sample::DType;
 
-/// The device of everything that is handed out: the CPU, number 0.
+/// The device of batches on the host: the CPU, number 0.
 pub const CPU: (i32, i32) = (1, 0);
+
+/// The kind of device that a CUDA GPU is.
+pub const CUDA: i32 = 2;
 
 /// The version of the structs.
 pub const VERSION: (u32, u32) = (1, 0);
@@ -83,6 +87,7 @@ struct Owner {
 enum Kept {
     Batch { _batch: Arc<Batch> },
     Copy { _memory: BatchMemory },
+    Device { _batch: Arc<DeviceBatch> },
 }
 
 /// Frees the struct and what it kept alive.
@@ -141,12 +146,6 @@ pub fn export<T: Handed>(
     copy: bool,
 ) -> std::io::Result<Option<NonNull<T>>> {
     let Some(array) = batch.array(field) else { return Ok(None) };
-    let (code, bits) = data_type(array.dtype);
-    // A batch in memory has fewer elements than an i64 can count.
-    let shape: Vec<i64> = array.shape().iter().map(|n| *n as i64).collect();
-    let row: usize = array.row_shape.iter().product();
-    let strides =
-        std::iter::once(row as i64).chain(array.row_strides.iter().map(|n| *n as i64)).collect();
     let (memory, data) = if copy {
         let memory = BatchMemory::new(array.bytes.len())?;
         // SAFETY: the memory is new, so nobody else uses it.
@@ -156,11 +155,44 @@ pub fn export<T: Handed>(
     } else {
         (Kept::Batch { _batch: batch.clone() }, batch.address(field))
     };
+    Ok(Some(hand_out(memory, data.cast(), CPU, &array, copy)))
+}
+
+/// Field number `field` of a batch on a device, kept alive until the deleter of the result is
+/// called; `None` if there is no such field. [`DeviceBatch::hand_to`] comes first.
+pub fn export_device<T: Handed>(batch: &Arc<DeviceBatch>, field: usize) -> Option<NonNull<T>> {
+    let (about, address) = (batch.fields().get(field)?, batch.address(field)?);
+    let array = Array {
+        name: &about.name,
+        dtype: about.dtype,
+        rows: batch.rows(),
+        row_shape: &about.shape,
+        row_strides: &about.strides,
+        bytes: &[],
+    };
+    let device = (CUDA, batch.device().number());
+    let kept = Kept::Device { _batch: batch.clone() };
+    Some(hand_out(kept, address as usize as *mut c_void, device, &array, false))
+}
+
+fn hand_out<T: Handed>(
+    memory: Kept,
+    data: *mut c_void,
+    (device_type, device_id): (i32, i32),
+    array: &Array<'_>,
+    copied: bool,
+) -> NonNull<T> {
+    let (code, bits) = data_type(array.dtype);
+    // A batch in memory has fewer elements than an i64 can count.
+    let shape: Vec<i64> = array.shape().iter().map(|n| *n as i64).collect();
+    let row: usize = array.row_shape.iter().product();
+    let strides =
+        std::iter::once(row as i64).chain(array.row_strides.iter().map(|n| *n as i64)).collect();
     let mut owner = Box::new(Owner { _memory: memory, shape, strides });
     let tensor = Tensor {
-        data: data.cast(),
-        device_type: CPU.0,
-        device_id: CPU.1,
+        data,
+        device_type,
+        device_id,
         ndim: owner.shape.len() as i32,
         code,
         bits,
@@ -170,7 +202,7 @@ pub fn export<T: Handed>(
         byte_offset: 0,
     };
     let owner = Box::into_raw(owner).cast();
-    Ok(Some(NonNull::from(Box::leak(Box::new(T::around(tensor, owner, copy))))))
+    NonNull::from(Box::leak(Box::new(T::around(tensor, owner, copied))))
 }
 
 /// DLPack's code and the bits of an element.

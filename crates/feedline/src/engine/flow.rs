@@ -575,6 +575,22 @@ impl Flow {
         next == (epoch, batch)
     }
 
+    /// Whether a batch can be handed over at once.
+    pub(crate) fn is_ready(&self, in_order: bool) -> bool {
+        done_at(&lock(&self.state), in_order).is_some()
+    }
+
+    /// Whether a batch can be made without waiting for the program to drop one.
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_spare() || !lock(&self.state).slots.is_empty()
+    }
+
+    /// Whether there is memory for one more batch.
+    pub(crate) fn has_spare(&self) -> bool {
+        let state = lock(&self.state);
+        state.used + self.batch_bytes() <= self.limit || !state.free.is_empty()
+    }
+
     /// The first row that no worker has taken.
     pub(crate) fn reached(&self) -> Place {
         let state = lock(&self.state);

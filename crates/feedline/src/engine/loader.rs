@@ -6,14 +6,17 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
+use super::device::{ASKING, PAUSE};
 use super::flow::{Cursor, Failure, Figures};
 use super::plan::Plan;
 use super::run::Engine;
 use crate::deliver::Batch;
+use crate::deliver::device::{Device, PageLock, Returning};
 use crate::error::{Error, Result};
 use crate::image::Layout;
-use crate::layout::BatchField;
+use crate::layout::{BatchField, BatchLayout};
 use crate::observe;
 use crate::order::{Permutation, Pick, State};
 use crate::sample::Value;
@@ -153,6 +156,14 @@ pub struct Loader {
     /// Samples that failed.
     failed: BTreeSet<Pick>,
     quarantine: Option<File>,
+    pinning: Option<Pinning>,
+}
+
+/// Page-locking of what is handed over.
+struct Pinning {
+    device: Arc<dyn Device>,
+    /// What the program drops goes through here, unless somebody else keeps it long enough.
+    returning: Option<Arc<Returning>>,
 }
 
 impl Loader {
@@ -210,7 +221,52 @@ impl Loader {
             placed: true,
             failed: BTreeSet::new(),
             quarantine,
+            pinning: None,
         })
+    }
+
+    /// Page-locks batches before they are handed over, so that copies of them to `device` run
+    /// beside the program. Memory is locked once and stays so while it is used again; a batch that
+    /// was dropped is not written to before the device has done all that it was given until then.
+    pub fn pin(&mut self, device: Arc<dyn Device>) {
+        let returning = Some(Arc::new(Returning::new(self.engine.home(), device.clone())));
+        self.pinning = Some(Pinning { device, returning });
+    }
+
+    /// [`Loader::pin`] for a caller that keeps batches until they are copied.
+    pub(super) fn pin_for_prefetch(&mut self, device: Arc<dyn Device>) {
+        self.pinning = Some(Pinning { device, returning: None });
+    }
+
+    /// How batches lie in memory.
+    pub(super) fn layout(&self) -> &BatchLayout {
+        &self.plan.layout
+    }
+
+    /// Whether the next batch can be handed over at once.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.engine.is_foreign() && self.engine.is_ready()
+    }
+
+    /// Whether there is memory for one more batch.
+    pub(super) fn has_spare(&self) -> bool {
+        !self.engine.is_foreign() && self.engine.has_spare()
+    }
+
+    /// Takes back what the device is done with. As long as no batch is ready, waits for more of
+    /// it: it may be the memory that the next batch is to be made in.
+    fn take_back(&self, interrupted: &mut Option<&mut dyn FnMut() -> bool>) -> Result<()> {
+        let Some(returning) = self.pinning.as_ref().and_then(|pin| pin.returning.as_ref()) else {
+            return Ok(());
+        };
+        let began = Instant::now();
+        while returning.collect()? && !self.engine.is_ready() {
+            if began.elapsed() >= ASKING && interrupted.as_mut().is_some_and(|ask| ask()) {
+                return Err(Error::Interrupted);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Begins the next epoch, or goes on where [`Loader::resume`] or [`Loader::set_epoch`] put it.
@@ -245,11 +301,14 @@ impl Loader {
 
     fn next_or_stop(
         &mut self,
-        interrupted: Option<&mut dyn FnMut() -> bool>,
+        mut interrupted: Option<&mut dyn FnMut() -> bool>,
     ) -> Option<Result<Batch>> {
         self.leave_parent();
         if self.at_end {
             return None;
+        }
+        if let Err(error) = self.take_back(&mut interrupted) {
+            return Some(Err(error));
         }
         let done = match self.engine.next(interrupted) {
             Ok(done) => done,
@@ -271,7 +330,18 @@ impl Loader {
                 return Some(Err(error));
             }
         }
-        let batch = self.engine.batch(&done);
+        let mut home = self.engine.home();
+        if let Some(pin) = &self.pinning {
+            if let Err(error) = PageLock::of_batch(&pin.device, &done.memory) {
+                self.engine.discard(done);
+                self.go_to(self.position.0, self.position.1, self.ahead.clone());
+                return Some(Err(error.into()));
+            }
+            if let Some(returning) = &pin.returning {
+                home = returning.clone();
+            }
+        }
+        let batch = self.engine.batch(&done, home);
         self.move_past(done.batch);
         Some(Ok(batch))
     }
@@ -332,6 +402,8 @@ impl Loader {
                 skip: (self.position.0, self.ahead.clone()),
             };
             let fresh = Engine::new(self.plan.clone(), cursor);
+            // A device does not survive a fork, and what was on its way back is the parent's.
+            self.pinning = None;
             // The old one is let go without touching its locks.
             drop(std::mem::replace(&mut self.engine, fresh));
         }
@@ -451,6 +523,14 @@ impl Loader {
             cached_bytes: cached,
             read_ahead: self.engine.read_ahead(),
             failed,
+        }
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        if let Some(returning) = self.pinning.as_ref().and_then(|pin| pin.returning.as_ref()) {
+            returning.close();
         }
     }
 }

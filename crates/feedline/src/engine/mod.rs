@@ -1,10 +1,13 @@
 //! Moves samples through the stages: the only code that knows them all.
 //!
 //! [`Loader`] is the public face. `plan` makes a spec ready, `flow` hands rows to workers and
-//! batches to the program, `work` is one worker. `inspect` and `verify` look at a data set without
-//! making batches; `pack` makes another set of it.
+//! batches to the program, `work` is one worker. `device` hands them over on a GPU. `inspect` and
+//! `verify` look at a data set without making batches; `pack` makes another set of it. `schedule`
+//! (the order alone) and `single` (decoding and transforms of one sample) are for programs that make
+//! batches of their own samples.
 
 mod ahead;
+mod device;
 mod flow;
 mod inspect;
 mod loader;
@@ -14,12 +17,17 @@ mod pack;
 mod plan;
 mod rank;
 mod run;
+mod schedule;
+mod single;
 mod sync;
 mod verify;
 mod work;
 
+pub use device::DeviceLoader;
 pub use flow::Figures as FlowFigures;
 pub use inspect::{FieldFacts, Inspect, Inspection, Seen, SourceFacts};
 pub use loader::{Builder, Epoch, Loader, Stats};
 pub use pack::{Expectation, Gain, Pack, PackOptions, Packed};
+pub use schedule::{Due, Schedule};
+pub use single::{Given, Ready, Stages, Workbench};
 pub use verify::{Verified, Verify};

@@ -351,25 +351,9 @@ fn image_field(
             return Err(wrong(format!("cannot work on {other} elements of {:?}", fields[0].name)));
         }
     };
-    let is_channels = |n: usize| matches!(n, 1 | 3 | 4);
-    let view = match shape.as_slice() {
-        [height, width] => View::interleaved(*height, *width, 1),
-        [channels, height, width] if is_channels(*channels) && !is_channels(*width) => {
-            View::planar(*height, *width, *channels)
-        }
-        [height, width, channels] if is_channels(*channels) && !is_channels(*height) => {
-            View::interleaved(*height, *width, *channels)
-        }
-        [channels, height, width] if is_channels(*channels) => {
-            View::planar(*height, *width, *channels)
-        }
-        other => {
-            return Err(wrong(format!(
-                "cannot work on samples of shape {other:?} in {:?}",
-                fields[0].name
-            )));
-        }
-    };
+    let view = View::of_shape(shape, false).ok_or_else(|| {
+        wrong(format!("cannot work on samples of shape {shape:?} in {:?}", fields[0].name))
+    })?;
     if view.elements() == 0 {
         return Err(wrong(format!("cannot work on images without pixels, {shape:?}")));
     }
@@ -586,12 +570,18 @@ fn identity(
     ops: &[OpSpec],
     global_batch: u64,
 ) -> Identity {
-    let hex = |text: String| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()));
     let data: Vec<(u64, u64)> =
         sources.iter().map(|source| (source.len(), source.fingerprint())).collect();
+    let pixels = format!("{:?} {:?} {:?}", decode_options(spec), ops, spec.layout);
+    identity_of(spec, &format!("{data:?}"), &pixels, global_batch)
+}
+
+/// The identity of a loader whose samples are told by `data` and what becomes of them by `pixels`.
+pub(super) fn identity_of(spec: &Spec, data: &str, pixels: &str, global_batch: u64) -> Identity {
+    let hex = |text: &str| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()));
     let shares: Vec<Option<f64>> = spec.sources.iter().map(|source| source.weight).collect();
     let weights = match &spec.weights {
-        Some(Weights::Each(weights)) => hex(format!("{weights:?}")),
+        Some(Weights::Each(weights)) => hex(&format!("{weights:?}")),
         Some(Weights::Balanced) => "balanced".to_owned(),
         None => String::new(),
     };
@@ -605,9 +595,9 @@ fn identity(
         shares,
     );
     Identity {
-        data: hex(format!("{data:?}")),
-        order: hex(format!("{order:?}")),
-        pixels: hex(format!("{:?} {:?} {:?}", decode_options(spec), ops, spec.layout)),
+        data: hex(data),
+        order: hex(&format!("{order:?}")),
+        pixels: hex(pixels),
         seed: spec.seed,
         global_batch,
         on_error: if spec.on_error == OnError::Skip { "skip" } else { "raise" }.to_owned(),

@@ -126,7 +126,25 @@ impl Engine {
         Ok(done)
     }
 
-    pub(super) fn batch(&self, done: &Done) -> Batch {
+    /// Where batches' memory goes.
+    pub(super) fn home(&self) -> Arc<dyn Home> {
+        self.shared.flow.clone()
+    }
+
+    /// Whether the next batch is done, or can be made with the caller's own hands.
+    pub(super) fn is_ready(&self) -> bool {
+        match self.own {
+            Some(_) => self.shared.flow.has_room(),
+            None => self.shared.flow.is_ready(self.shared.plan.spec.in_order),
+        }
+    }
+
+    /// Whether there is memory for one more batch.
+    pub(super) fn has_spare(&self) -> bool {
+        self.shared.flow.has_spare()
+    }
+
+    pub(super) fn batch(&self, done: &Done, home: Arc<dyn Home>) -> Batch {
         let plan = &self.shared.plan;
         let place = (done.epoch, done.batch);
         let padding = plan.batches.padding(done.batch) as usize;
@@ -135,7 +153,7 @@ impl Engine {
             Batch::new(
                 plan.layout.clone(),
                 done.memory.clone(),
-                self.shared.flow.clone(),
+                home,
                 done.rows as usize,
                 place,
                 padding,

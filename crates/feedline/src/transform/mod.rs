@@ -241,6 +241,8 @@ const OPS: &[(&str, Reader)] = &[
 pub struct Chain {
     ops: Vec<Box<dyn Transform>>,
     layout: Layout,
+    /// The number of the first op.
+    first: usize,
 }
 
 impl Chain {
@@ -248,9 +250,15 @@ impl Chain {
     ///
     /// What depends on the images, [`Chain::check`] tells.
     pub fn build(ops: &[OpSpec], layout: Layout) -> Result<Chain, SpecError> {
+        Chain::build_from(0, ops, layout)
+    }
+
+    /// A chain that stands after `first` other ops: its own are numbered from there, in messages
+    /// and in what they draw.
+    pub fn build_from(first: usize, ops: &[OpSpec], layout: Layout) -> Result<Chain, SpecError> {
         let mut built = Vec::with_capacity(ops.len());
         for (i, spec) in ops.iter().enumerate() {
-            let path = format!("transforms[{i}]");
+            let path = format!("transforms[{}]", first + i);
             if mix::is_batch_op(&spec.op) {
                 return Err(SpecError::new(
                     format!("{path}.op"),
@@ -275,13 +283,13 @@ impl Chain {
             let sized = built[i + 1..].iter().any(|later| later.fixed_size().is_some());
             if let Some(name) = op.varies().filter(|_| !sized) {
                 return Err(SpecError::new(
-                    format!("transforms[{i}].{name}"),
+                    format!("transforms[{}].{name}", first + i),
                     "makes images of different sizes, which have no place in a batch",
                 )
                 .allowed("with a Resize to [height, width] or a crop after it"));
             }
         }
-        let chain = Chain { ops: built, layout };
+        let chain = Chain { ops: built, layout, first };
         // Mistakes that are mistakes for every input: normalising after a cast to integers.
         chain.check_types(None, DType::F32).map(|_| chain)
     }
@@ -292,6 +300,12 @@ impl Chain {
         self.check_types(Some(channels), element(input_type)).map(|_| ())
     }
 
+    /// The type of the elements that are written for float32 images; `None` if they cannot be.
+    #[must_use]
+    pub fn dtype(&self) -> Option<DType> {
+        self.check_types(None, DType::F32).ok()
+    }
+
     fn check_types(
         &self,
         mut channels: Option<usize>,
@@ -299,15 +313,25 @@ impl Chain {
     ) -> Result<DType, SpecError> {
         for (i, op) in self.ops.iter().enumerate() {
             if let Some(count) = channels {
-                op.check(count, dtype).map_err(|e| e.within(&format!("transforms[{i}]")))?;
+                op.check(count, dtype).map_err(|error| error.within(&self.name(i)))?;
                 channels = Some(op.channels(count));
             }
             // Without a count, any that the op accepts will do: 0 stands for it.
             if let Some(map) = op.map(dtype, channels.unwrap_or(0)) {
-                dtype = map.map_err(|error| error.within(&format!("transforms[{i}]")))?.dtype;
+                dtype = map.map_err(|error| error.within(&self.name(i)))?.dtype;
             }
         }
         Ok(dtype)
+    }
+
+    /// What op `i` is called in messages.
+    fn name(&self, i: usize) -> String {
+        format!("transforms[{}]", self.first + i)
+    }
+
+    /// What op `i` draws from.
+    fn draws(&self, epoch_key: u64, position: u64, i: usize) -> Draws {
+        Draws::with_key(epoch_key, position, (self.first + i) as u32)
     }
 
     /// Every op with all its parameters in one spelling, so that equal chains compare equal.
@@ -428,7 +452,7 @@ impl Chain {
                 pointwise = true;
                 continue;
             }
-            let draws = || Draws::with_key(epoch_key, position, i as u32);
+            let draws = || self.draws(epoch_key, position, i);
             if !op.acts(&mut draws()) {
                 continue;
             }
@@ -443,7 +467,7 @@ impl Chain {
 
     /// Runs the ops on `image` and writes the result to `out`, which has exactly its size.
     ///
-    /// Op number i draws from (`epoch_key`, `position`, i) alone.
+    /// Op number i draws from (`epoch_key`, `position`, i) alone; see [`Chain::build_from`].
     pub fn run(
         &self,
         image: &mut Image<'_>,
@@ -457,7 +481,7 @@ impl Chain {
         for (i, op) in self.ops.iter().enumerate() {
             let channels = image.view().channels;
             if let Some(map) = op.map(pending.dtype, channels) {
-                let map = map.map_err(|error| unfit(error.within(&format!("transforms[{i}]"))))?;
+                let map = map.map_err(|error| unfit(error.within(&self.name(i))))?;
                 // Integers are cut off, so what follows cannot be folded into what came before.
                 if pending.dtype == DType::U8 && image.pixel_type() != PixelType::U8 {
                     resample::settle(image, &mut placement)?;
@@ -466,14 +490,14 @@ impl Chain {
                 pending = pending.then(&map);
                 continue;
             }
-            if !op.acts(&mut Draws::with_key(epoch_key, position, i as u32)) {
+            if !op.acts(&mut self.draws(epoch_key, position, i)) {
                 continue;
             }
             if op.makes_pixels(placement.shape(channels)) && !pending.keeps(image.pixel_type()) {
                 resample::settle(image, &mut placement)?;
                 materialise(image, &mut pending)?;
             }
-            let mut draws = Draws::with_key(epoch_key, position, i as u32);
+            let mut draws = self.draws(epoch_key, position, i);
             if let Some(placed) = op.place(&mut placement, &mut draws) {
                 placed?;
                 continue;
@@ -505,7 +529,7 @@ impl Chain {
         let mut shape = input;
         let mut told = Vec::with_capacity(self.ops.len());
         for (i, op) in self.ops.iter().enumerate() {
-            told.push(op.drawn(shape, &mut Draws::with_key(epoch_key, position, i as u32)));
+            told.push(op.drawn(shape, &mut self.draws(epoch_key, position, i)));
             shape = op.shape(shape).unwrap_or(shape);
         }
         told

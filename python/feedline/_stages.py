@@ -1,0 +1,226 @@
+"""The transforms of a loader that runs Python code: native stages and callables in turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy
+
+from feedline import _native
+from feedline._errors import SampleError, SpecError
+from feedline._plain import plain
+from feedline.transforms import PerBatch, Transform
+
+_BATCH_OPS = ("MixUp", "CutMix", "RandomChoice")
+
+
+class Row(NamedTuple):
+    """What a worker is asked for: one row of a batch."""
+
+    sample: int
+    """The sample's number in its source."""
+    source: int
+    epoch: int
+    draws: int
+    """The place in the epoch that random draws belong to."""
+    position: int
+    """The position whose sample it is; another than `draws` where a batch is filled up."""
+
+    def __repr__(self) -> str:
+        return f"{self.sample}" if self.source == 0 else f"{self.sample} of source {self.source}"
+
+
+def has_code(transforms: Any) -> bool:
+    """Whether there are callables among the transforms."""
+    return any(_is_code(item) for item in as_list(transforms))
+
+
+def as_list(transforms: Any) -> list[Any]:
+    """The transforms as a list; one alone counts as a list of one."""
+    if transforms is None:
+        return []
+    if isinstance(transforms, Transform | Mapping | str | PerBatch) or callable(transforms):
+        return [transforms]
+    return list(transforms)
+
+
+def _is_code(item: Any) -> bool:
+    return isinstance(item, PerBatch) or (callable(item) and not isinstance(item, Transform | Mapping | str))
+
+
+def name_of(function: Any) -> str:
+    """What a callable is called in messages and in a state."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def refuse(key: str, problem: str, allowed: str | None = None) -> SpecError:
+    """An error about an argument."""
+    text = f"{key}: {problem}" + (f"; allowed: {allowed}" if allowed else "")
+    return SpecError(text, key=key, problem=problem, allowed=allowed)
+
+
+class _Native:
+    """Some native ops in a row."""
+
+    def __init__(self, chain: _native.Chain, seed: int, first: bool, final: bool) -> None:
+        self.chain, self.seed, self.first, self.final = chain, seed, first, final
+
+    def __call__(self, value: Any, row: Row, path: str | None) -> Any:
+        if type(value) is not bytes:
+            value = _pixels(value)
+        ready = self.chain.prepare(
+            value,
+            self.seed,
+            row.epoch,
+            row.draws,
+            channels_last=not self.first,
+            index=row.sample,
+            source=row.source,
+            path=path,
+        )
+        return ready if self.final else numpy.asarray(ready)
+
+
+class _Call:
+    """A callable of the program."""
+
+    def __init__(self, function: Callable[[Any], Any], number: int) -> None:
+        self.function, self.number = function, number
+
+    def __call__(self, value: Any, row: Row, path: str | None) -> Any:
+        try:
+            return self.function(value)
+        except Exception as error:
+            what = f"transforms[{self.number}] ({name_of(self.function)})"
+            raise failed(row, "transform", error, path, what) from error
+
+
+def failed(row: Row, stage: str, error: Exception, path: str | None = None, what: str = "") -> SampleError:
+    """The error of a sample whose Python code failed."""
+    reason = f"{type(error).__name__}: {error}"
+    place = "" if path is None else f" ({path})"
+    text = f"sample {row}{place}: cannot {stage}: {what + ': ' if what else ''}{reason}"
+    return SampleError(text, index=row.sample, source=row.source, path=path, stage=stage, reason=reason)
+
+
+def _pixels(value: Any) -> Any:
+    """What native ops can look at: bytes, or an array in C order."""
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if type(value) is not numpy.ndarray:
+        if not (hasattr(value, "__array_interface__") or hasattr(value, "__array__")):
+            # The native part says what it would take.
+            return value
+        value = numpy.asarray(value)
+    return value if value.flags.carray else numpy.require(value, requirements=("C", "A"))
+
+
+class Stages:
+    """What becomes of a sample's image, and of the finished batch."""
+
+    def __init__(
+        self,
+        transforms: Any,
+        layout: str,
+        decode: Mapping[str, Any] | None,
+        seed: int,
+        *,
+        decodes: bool,
+    ) -> None:
+        """With `decodes`, even a first callable gets pixels where the source has encoded images."""
+        items = as_list(transforms)
+        self.seed = seed
+        self.per_batch: list[Callable[[Any], Any]] = []
+        while items and isinstance(items[-1], PerBatch):
+            self.per_batch.insert(0, items.pop().function)
+        self._steps: list[_Native | _Call] = []
+        self._decode = json.dumps(plain("decode", decode or {}))
+        groups = _groups(items)
+        if (decodes or decode) and (not groups or groups[0][1] is None):
+            groups.insert(0, (0, []))
+        turned = layout == "channels_last"
+        if turned and groups and groups[-1][1] is None:
+            raise refuse(
+                "layout",
+                '"channels_last" needs a native op at the end of the transforms, and there is a callable',
+                '"CHW" or "HWC", which leave what a callable returns as it is',
+            )
+        # Memory of the second, shape of the first: the loader turns the finished batch.
+        self.turned = turned and bool(groups)
+        self.bfloat16 = False
+        for at, (number, ops) in enumerate(groups):
+            last = at == len(groups) - 1
+            if ops is None:
+                self._steps.append(_Call(items[number], number))
+                continue
+            written = layout if last and not turned else "HWC"
+            chain = _native.Chain(json.dumps(ops), written, self._decode, number)
+            if chain.bfloat16 and not last:
+                raise refuse(f"transforms[{number}]", "NumPy has no bfloat16 for the callable that follows")
+            self.bfloat16 = chain.bfloat16
+            self._steps.append(_Native(chain, seed, at == 0, last))
+
+    @property
+    def first(self) -> _native.Chain | None:
+        """The native ops that come first, if any do."""
+        step = self._steps[0] if self._steps else None
+        return step.chain if isinstance(step, _Native) else None
+
+    @property
+    def functions(self) -> list[Any]:
+        """The program's functions for samples."""
+        return [step.function for step in self._steps if isinstance(step, _Call)]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether samples stay as they are."""
+        return not self._steps
+
+    @property
+    def canonical(self) -> str:
+        """All of it in one spelling, to compare."""
+        steps = [
+            step.chain.canonical if isinstance(step, _Native) else name_of(step.function)
+            for step in self._steps
+        ]
+        return json.dumps([steps, [name_of(function) for function in self.per_batch]])
+
+    def run(self, image: Any, row: Row, path: str | None = None, *, after_first: bool = False) -> Any:
+        """What goes into the batch; what the last native ops make is still to be written."""
+        for step in self._steps[1:] if after_first else self._steps:
+            image = step(image, row, path)
+        return image
+
+    @property
+    def only_first(self) -> bool:
+        """Whether the first native ops are all there is."""
+        return len(self._steps) == 1
+
+
+def _groups(items: list[Any]) -> list[tuple[int, list[Any] | None]]:
+    """Native ops in a row with the number of the first, and callables with None."""
+    groups: list[tuple[int, list[Any] | None]] = []
+    for number, item in enumerate(items):
+        if isinstance(item, PerBatch):
+            raise refuse(f"transforms[{number}]", "PerBatch works on whole batches", "at the end of the list")
+        if isinstance(item, type) and issubclass(item, Transform | PerBatch):
+            raise refuse(f"transforms[{number}]", "is a class", f"an op: {item.__name__}(...)")
+        if _is_code(item):
+            groups.append((number, None))
+            continue
+        op = plain(f"transforms[{number}]", item.spec() if isinstance(item, Transform) else item)
+        name = op.get("op") if isinstance(op, dict) else op
+        if name in _BATCH_OPS:
+            raise refuse(
+                f"transforms[{number}]",
+                f"{name} mixes the batches of native sources without Python code",
+                "PerBatch(function) at the end of the list",
+            )
+        if groups and groups[-1][1] is not None:
+            groups[-1][1].append(op)
+        else:
+            groups.append((number, [op]))
+    return groups

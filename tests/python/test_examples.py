@@ -1,0 +1,285 @@
+"""The examples run, give the batches that torch's own loader gives, and survive `kill -9` to the bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE = 180.0
+
+#: Runs an example with torch's loader or with ours, and writes a digest of what every module of the
+#: model was given: what a batch held, in which order, and all that came of it.
+RECORD = """
+import hashlib, runpy, sys
+import torch, torch.utils.data, feedline.torch
+kind, record, script, *arguments = sys.argv[1:]
+if kind == "torch":
+    feedline.torch.DataLoader = torch.utils.data.DataLoader
+    feedline.torch.adopt = lambda prepared, loader: prepared
+made = feedline.torch.DataLoader.__iter__
+used = []
+def begin(self):
+    used.append(type(self))
+    return made(self)
+feedline.torch.DataLoader.__iter__ = begin
+lines = open(record, "w")
+def note(module, inputs):
+    # torchvision's transforms are modules too, some in this process.
+    for tensor in inputs if type(module).__module__.startswith("torch.nn.") else ():
+        digest = hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
+        print(type(module).__name__, tuple(tensor.shape), tensor.dtype, digest, file=lines)
+torch.nn.modules.module.register_module_forward_pre_hook(note)
+sys.argv = [script, *arguments]
+runpy.run_path(script, run_name="__main__")
+lines.close()
+assert used and all(one is feedline.torch.DataLoader for one in used), used
+"""
+
+
+@pytest.fixture(scope="session")
+def sample_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """128 of the sample photos in four classes."""
+    path = tmp_path_factory.mktemp("examples") / "photos"
+    command = [sys.executable, "-m", "feedline", "sample-data", str(path), "--count", "128", "--classes", "4"]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+class Run:
+    """An example in a process group of its own."""
+
+    def __init__(self, output: Path, *command: object) -> None:
+        self.output = output
+        with output.open("a") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, *map(str, command)],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # Threads that wait for each other are slow where others use the cores too.
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+
+    def finish(self) -> None:
+        try:
+            code = self.process.wait(PATIENCE)
+        finally:
+            self.sweep()
+        assert code == 0, self.output.read_text()
+
+    def kill_when(self, ready: Callable[[], bool]) -> None:
+        """Kills the training process alone, and waits until its workers have noticed."""
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while not ready():
+                assert self.process.poll() is None, self.output.read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            deadline = time.monotonic() + 10
+            while self.members():
+                assert time.monotonic() < deadline, f"left behind: {self.members()}"
+                time.sleep(0.01)
+        finally:
+            self.sweep()
+
+    def members(self) -> list[str]:
+        """The command lines of the group's living processes."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, _parent, group, *_ = stat.read_text().rpartition(")")[2].split()
+                if int(group) == self.process.pid and state != "Z":
+                    found.append((stat.parent / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+        return found
+
+    def sweep(self) -> None:
+        if self.process.poll() is None or self.members():
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+TRAININGS = {
+    "torch": ["train_torch.py"],
+    "torch-native": ["train_torch.py", "--native"],
+    "numpy": ["train_numpy.py"],
+}
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_the_loss_curve_survives_a_kill(training: str, sample_photos: Path, tmp_path: Path) -> None:
+    script, *flags = TRAININGS[training]
+    # 16 batches an epoch. Worker processes take seconds to start, and the first batches are made by
+    # the caller meanwhile: that run is longer.
+    steps, every, epoch = 120 if training == "torch" else 60, 7, 16
+    flags += ["--steps", str(steps), "--every", str(every), "--batch-size", "8"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    # With another number of workers, which must make no difference either.
+    Run(tmp_path / "whole.txt", EXAMPLES / script, sample_photos, whole, *flags, "--workers", "0").finish()
+    # Not right after a checkpoint, nor at the end of an epoch.
+    at = random.choice([step for step in range(every + 1, steps - 10) if step % every and step % epoch])
+    command = [EXAMPLES / script, sample_photos, broken, *flags, "--workers", "3"]
+    Run(tmp_path / "broken.txt", *command).kill_when(lambda: len(lines(broken / "losses.txt")) >= at)
+    reached = len(lines(broken / "losses.txt"))
+    assert at <= reached < steps
+    Run(tmp_path / "broken.txt", *command).finish()
+    assert "going on after step" in (tmp_path / "broken.txt").read_text()
+    curve = lines(whole / "losses.txt")
+    assert len(curve) == len(set(curve)) == steps
+    assert lines(broken / "losses.txt") == curve, f"killed after step {reached}"
+
+
+INTEGRATIONS = {
+    "with_torchvision.py": ["PHOTOS"],
+    "with_datasets.py": ["SCRATCH"],
+    "with_accelerate.py": ["SCRATCH"],
+    "with_lightning.py": ["PHOTOS", "SCRATCH"],
+}
+
+
+@pytest.mark.parametrize("script", INTEGRATIONS)
+def test_batches_are_those_of_torch(script: str, sample_photos: Path, tmp_path: Path) -> None:
+    runs = []
+    for kind in ("torch", "feedline"):
+        places = {"PHOTOS": sample_photos, "SCRATCH": tmp_path / f"{kind}-scratch"}
+        arguments = [places[name] for name in INTEGRATIONS[script]]
+        record = tmp_path / f"{kind}.record"
+        runs.append(Run(tmp_path / f"{kind}.txt", "-c", RECORD, kind, record, EXAMPLES / script, *arguments))
+    for run in runs:
+        run.finish()
+    expected = lines(tmp_path / "torch.record")
+    assert len(expected) > 20
+    assert lines(tmp_path / "feedline.record") == expected
+
+
+@pytest.mark.parametrize("script", ["with_accelerate.py", "with_lightning.py"])
+def test_frameworks_resume_with_their_own_checkpoints(
+    script: str, sample_photos: Path, tmp_path: Path
+) -> None:
+    def said(path: Path) -> list[str]:
+        return [line for line in lines(path) if ": loss " in line]
+
+    def command(kind: str) -> list[object]:
+        places = {"PHOTOS": sample_photos, "SCRATCH": tmp_path / kind}
+        return [EXAMPLES / script, *(places[name] for name in INTEGRATIONS[script])]
+
+    whole, broken = tmp_path / "whole.txt", tmp_path / "broken.txt"
+    Run(whole, *command("whole")).finish()
+    at = random.randrange(8, 16)
+    Run(broken, *command("broken")).kill_when(lambda: len(said(broken)) >= at)
+    before = said(broken)
+    Run(broken, *command("broken")).finish()
+    after = said(broken)[len(before) :]
+    curve = said(whole)
+    assert before == curve[: len(before)]
+    # It goes on after its last checkpoint, not at the beginning.
+    assert 0 < len(after) < len(curve)
+    assert after == curve[-len(after) :], f"killed after {len(before)} steps"
+
+
+#: Lightning puts a DistributedSampler into a loader by making another one of its class.
+DISTRIBUTED = """
+import sys
+import lightning, torch
+from torch.utils.data import DistributedSampler, TensorDataset
+from feedline.torch import DataLoader
+
+class Module(lightning.LightningModule):
+    def __init__(self, hook):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        if hook:
+            self.train_dataloader = make
+    def training_step(self, batch, number):
+        return self.layer(batch[0]).sum()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+def make():
+    data = TensorDataset(torch.randn(40, 4))
+    return DataLoader(
+        data, 8, shuffle=True, num_workers=2, executor="processes", random="worker", snapshot_every_n_steps=3
+    )
+
+for hook in (False, True):
+    trainer = lightning.Trainer(
+        accelerator="cpu", strategy="ddp", devices=1, max_epochs=1, logger=False,
+        enable_progress_bar=False, enable_checkpointing=False,
+    )
+    trainer.fit(Module(hook), None if hook else make())
+    loader = trainer.train_dataloader
+    assert type(loader) is DataLoader, type(loader)
+    assert isinstance(loader.sampler, DistributedSampler), loader.sampler
+    given = loader.executor, loader.random, loader.snapshot_every_n_steps
+    assert given == ("processes", "worker", 3), given
+    assert (loader.batch_size, loader.num_workers) == (8, 2)
+    assert trainer.global_step == 5
+"""
+
+
+def test_lightning_keeps_our_arguments_when_it_replaces_samplers(tmp_path: Path) -> None:
+    Run(tmp_path / "output.txt", "-c", DISTRIBUTED).finish()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"even_batches": False}, {"split_batches": True}, {"stream": True}])
+@pytest.mark.parametrize("process", [0, 1])
+def test_accelerates_shares_are_those_of_torch(options: dict[str, bool], process: int) -> None:
+    from accelerate.data_loader import prepare_data_loader
+    from feedline.torch import DataLoader, adopt
+    from torch.utils.data import DataLoader as Theirs
+    from torch.utils.data import IterableDataset, TensorDataset
+
+    class Stream(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter(torch.arange(35))
+
+    stream = options.get("stream", False)
+    further = {key: value for key, value in options.items() if key != "stream"}
+    data = Stream() if stream else TensorDataset(torch.arange(35))
+
+    def prepare(kind: Any, **ours: Any) -> Any:
+        torch.manual_seed(5)
+        loader = kind(data, batch_size=4, shuffle=not stream, **ours)
+        made = prepare_data_loader(loader, num_processes=2, process_index=process, **further)
+        return adopt(made, loader) if ours else made
+
+    def numbers(batches: Any) -> list[Any]:
+        return [batch.tolist() if stream else batch[0].tolist() for batch in batches]
+
+    mine = {
+        "num_workers": 0 if stream else 2,
+        "executor": "auto" if stream else "threads",
+        "random": "worker",
+    }
+    theirs, ours = prepare(Theirs), prepare(DataLoader, **mine)
+    assert type(ours.base_dataloader) is DataLoader
+    assert ours.base_dataloader.random == "worker"
+    epochs = [numbers(theirs) for _ in range(2)]
+    assert [numbers(ours) for _ in range(2)] == epochs
+
+    broken = prepare(DataLoader, **mine)
+    batches = iter(broken)
+    assert numbers(next(batches) for _ in range(2)) == epochs[0][:2]
+    state = broken.state_dict()
+    resumed = prepare(DataLoader, **mine)
+    resumed.load_state_dict(state)
+    assert numbers(resumed) == epochs[0][2:]
