@@ -291,9 +291,20 @@ class Drawing(Sleeping):
         return random.random() + float(np.random.rand())  # noqa: NPY002
 
 
+class DrawingNumpy(Sleeping):
+    def __getitem__(self, index):
+        return float(np.random.rand())  # noqa: NPY002
+
+
 class DrawingTorch(Sleeping):
     def __getitem__(self, index):
-        return torch.rand(2)
+        time.sleep(0.002)
+        return index, torch.rand(2), torch.empty(1).uniform_(), torch.randint(5, (2,)), torch.randperm(3)
+
+
+class Dropping(Sleeping):
+    def __getitem__(self, index):
+        return torch.nn.functional.dropout(torch.ones(8))
 
 
 class Counting(Sleeping):
@@ -333,8 +344,10 @@ class Failing(Sleeping):
     [
         (Sleeping(), "threads", "holds the interpreter's lock for"),
         (Computing(), "processes", "would wait for each other"),
-        (Drawing(), "processes", "draw from global random generators"),
-        (DrawingTorch(), "processes", "draw from global random generators"),
+        (Drawing(), "processes", "draw from random's global generator"),
+        (DrawingNumpy(), "processes", "draw from NumPy's global generator"),
+        (DrawingTorch(), "threads", "hardly wait for each other"),
+        (Dropping(), "processes", "draw from torch's global generator"),
         (Counting(), "processes", "changes itself (count)"),
         (WithFile(), "processes", "holds a _io.BytesIO (file)"),
         (WithGenerator(), "processes", "numpy.random._generator.Generator (transforms[0])"),
@@ -365,6 +378,26 @@ def test_the_trial_of_auto_is_the_beginning_of_the_first_batch():
     assert loader.stats()["executor"]["name"] == "threads"
     assert [batch.tolist() for batch in batches] == [list(range(at, at + 16)) for at in range(0, 64, 16)]
     assert set(calls.values()) == {1}
+
+
+def test_torchs_draws_are_the_same_in_threads_processes_and_inline():
+    def batches(**options):
+        torch.manual_seed(11)
+        loader = DataLoader(DrawingTorch(), batch_size=8, shuffle=True, **options)
+        made = [*loader, *loader]
+        loader.close()
+        return made, loader
+
+    expected, _ = batches(num_workers=0)
+    state = torch.get_rng_state()
+    for options in (
+        {"num_workers": 3, "executor": "threads"},
+        {"num_workers": 2, "executor": "processes"},
+        {"num_workers": 2, "executor": "processes", "worker_init_fn": do_nothing},
+        {"num_workers": 2},
+    ):
+        assert_same(expected, batches(**options)[0])
+        assert torch.get_rng_state().equal(state)
 
 
 def test_a_data_set_that_cannot_be_sent_is_told_with_the_way_out():

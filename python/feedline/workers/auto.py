@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import random
@@ -16,6 +17,7 @@ from feedline import _native
 from feedline.workers import seeds
 from feedline.workers.job import Job, Task, is_stateful
 from feedline.workers.stand_in import StandIn
+from feedline.workers.torch_side import OwnGenerator
 
 _log = logging.getLogger("feedline")
 
@@ -67,30 +69,22 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
     probe = _native.LockProbe()
     begun = time.perf_counter()
     try:
-        whole = not job.batched or bool(stand_in.__getitems__)
-        if whole:
-            # It is made again by the executor: a call for many samples cannot be divided.
-            stand_in[task.index] if not job.batched else stand_in.__getitems__(task.index)
-            count = 1
-        else:
-            for index in list(task.index)[:_SAMPLES]:
-                samples.append(stand_in[index])
-                if len(samples) >= _FEW and time.perf_counter() - begun > _SECONDS:
-                    break
-            count = max(1, len(samples))
+        # As in a worker thread; what still comes from the program's generators cannot be repeated there.
+        with contextlib.nullcontext() if task.seed is None else OwnGenerator() as generator:
+            count = _make_some(job, stand_in, task, samples, generator)
     except Exception:
         # The executor meets the same error, and tells it with the batch it belongs to.
         return Choice("processes" if stand_in.asked else "threads", "the first sample failed")
     finally:
         seconds = time.perf_counter() - begun
         looks, busy = probe.stop()
-        drew = not seeds.same(start, seeds.states())
-        if task.seed is not None or drew:
+        drew = seeds.drawn(start, seeds.states())
+        if task.seed is not None or drew is not None:
             seeds.restore(kept)
-    if drew:
+    if drew is not None:
         return Choice(
             "processes",
-            "samples draw from global random generators, which threads would share in no fixed order",
+            f"samples draw from {drew} global generator, which threads would share in no fixed order",
         )
     if stand_in.asked:
         return Choice("processes", "samples ask for get_worker_info, which threads cannot tell apart")
@@ -104,6 +98,26 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
     if share * workers <= _LOCK_SHARE:
         return Choice("threads", f"{text}, so {workers} threads hardly wait for each other")
     return Choice("processes", f"{text}, so {workers} threads would wait for each other")
+
+
+def _make_some(
+    job: Job, stand_in: StandIn, task: Task, samples: list[Any], generator: OwnGenerator | None
+) -> int:
+    """Makes the first samples of a batch; returns how many calls that took."""
+    if not job.batched or stand_in.__getitems__:
+        if generator is not None and task.seed is not None:
+            generator.seed(task.seed)
+        # It is made again by the executor: a call for many samples cannot be divided.
+        stand_in[task.index] if not job.batched else stand_in.__getitems__(task.index)
+        return 1
+    begun = time.perf_counter()
+    for row, index in enumerate(list(task.index)[:_SAMPLES]):
+        if generator is not None and task.seed is not None:
+            generator.seed(seeds.of_row(task.seed, row))
+        samples.append(stand_in[index])
+        if len(samples) >= _FEW and time.perf_counter() - begun > _SECONDS:
+            break
+    return max(1, len(samples))
 
 
 _UNSHARED: tuple[str, ...] = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from feedline import _native
-from feedline.workers.seeds import seed_all
+from feedline.workers.seeds import seed_all, seed_row
 from feedline.workers.slots import Slot
 from feedline.workers.stack import Stack
 from feedline.workers.torch_side import torch_module
@@ -130,12 +130,18 @@ class Maker:
         if slot is None or not self.job.stacks:
             for at in range(first, len(index)):
                 row(at)
+                if task.seed is not None:
+                    seed_row(task.seed, at)
                 made.append(dataset[index[at]])
+            if task.seed is not None:
+                seed_row(task.seed, -1)
             return self.job.collate(made)
         stack = self.stack(len(index), slot)
         try:
             for at in range(len(index)):
                 row(at)
+                if task.seed is not None:
+                    seed_row(task.seed, at)
                 stack.add(at, made[at] if at < first else dataset[index[at]])
             return stack.finish()
         finally:

@@ -106,8 +106,9 @@ class Reader:
             self._open.clear()
             self._results.clear()
 
-    def renew(self, base_seed: int) -> None:
-        pass
+    def renew(self, job: Job, base_seed: int) -> None:
+        # Between epochs: the next one begins with the new data set.
+        self._job, self._maker = job, Maker(job)
 
     def close(self) -> None:
         with self._changed:

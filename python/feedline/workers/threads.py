@@ -13,6 +13,7 @@ from feedline.workers import torch_side
 from feedline.workers.executor import Begin, Result
 from feedline.workers.failure import WorkerError
 from feedline.workers.job import Job, Task
+from feedline.workers.seeds import of_row
 from feedline.workers.slots import Pin, Slots
 from feedline.workers.stack import Stack
 
@@ -120,8 +121,12 @@ class Threads:
                 self._changed.notify_all()
 
     def _run(self, number: int) -> None:
-        renewals = self._renewals
         self._enter(number)
+        with torch_side.OwnGenerator() as generator:
+            self._work_on(number, generator)
+
+    def _work_on(self, number: int, generator: torch_side.OwnGenerator) -> None:
+        renewals = self._renewals
         while True:
             with self._changed:
                 while not (self._closed or any(self._has_work(batch) for batch in self._open)):
@@ -136,19 +141,22 @@ class Threads:
             if renewed:
                 # As torch, whose workers are new in every epoch.
                 self._enter(number)
-            self._work(batch, row)
+            self._work(batch, row, generator)
 
     @staticmethod
     def _has_work(batch: _Batch) -> bool:
         # A batch whose rows all came ready-made still has to be finished by somebody.
         return batch.next < batch.rows or (batch.next == batch.rows and batch.under_way == 0)
 
-    def _work(self, batch: _Batch, row: int) -> None:
-        result = None
+    def _work(self, batch: _Batch, row: int, generator: torch_side.OwnGenerator) -> None:
+        result, seed = None, batch.task.seed
         if row < batch.rows:
             try:
                 if self._trouble is not None:
                     raise self._trouble
+                if seed is not None:
+                    whole = not self._job.batched or self._many
+                    generator.seed(seed if whole else of_row(seed, row))
                 self._make(batch, row)
             except BaseException as error:
                 batch.fail(row, error)
@@ -158,6 +166,8 @@ class Threads:
             if last:
                 self._open.remove(batch)
         if last:
+            if seed is not None and self._job.batched and not self._many:
+                generator.seed(of_row(seed, -1))
             result = self._finish(batch)
             with self._changed:
                 if batch.sequence >= self._wanted and not self._closed:

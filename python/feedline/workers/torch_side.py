@@ -131,6 +131,67 @@ def _openmp_libraries() -> list[Any]:
     return [ctypes.CDLL(path) for path in sorted(found)]
 
 
+class OwnGenerator:
+    """While this is entered, torch's functions draw from a generator of this thread's own instead
+    of the program's, which all threads share. What has no generator argument (dropout, rand_like)
+    is out of its reach."""
+
+    def __init__(self) -> None:
+        self._generator: Any = None
+        self._mode: Any = None
+
+    def __enter__(self) -> OwnGenerator:
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            from torch.overrides import TorchFunctionMode
+
+            functions = _drawing_functions()
+            own = self._generator = torch.Generator()
+
+            class Mode(TorchFunctionMode):
+                def __torch_function__(
+                    self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+                ) -> Any:
+                    kwargs = kwargs or {}
+                    if func in functions and kwargs.get("generator") is None:
+                        kwargs = {**kwargs, "generator": own}
+                    return func(*args, **kwargs)
+
+            self._mode = Mode()
+            self._mode.__enter__()
+        return self
+
+    def seed(self, seed: int) -> None:
+        """Begins anew with this seed."""
+        if self._generator is not None:
+            self._generator.manual_seed(seed)
+
+    def __exit__(self, *error: object) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(*error)
+
+
+@functools.cache
+def _drawing_functions() -> frozenset[Any]:
+    torch = torch_module()
+    plain = ["rand", "randn", "randint", "randperm", "bernoulli", "multinomial", "normal", "poisson"]
+    methods = [
+        "uniform_",
+        "normal_",
+        "random_",
+        "bernoulli_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "cauchy_",
+        "bernoulli",
+        "multinomial",
+    ]
+    return frozenset(
+        [getattr(torch, name) for name in plain] + [getattr(torch.Tensor, name) for name in methods]
+    )
+
+
 def enter_process(job: Job) -> None:
     """Makes this process a worker."""
     import torch
