@@ -264,6 +264,25 @@ def test_a_program_that_ends_leaves_nobody(rest: str, code: int) -> None:
         assert errors == ""
 
 
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_a_forked_child_may_drop_the_loader(executor: str) -> None:
+    """torch's own workers are such children; the loader's threads and processes are not theirs to end."""
+    rest = """
+import gc
+child = os.fork()
+if child == 0:
+    del iterator, loader, batch
+    gc.collect()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+rest = sum(1 for _ in iterator)
+sys.exit(os.waitstatus_to_exitcode(status) or (0 if rest == 96 else 9))
+"""
+    program = start(rest, executor)
+    _, errors = program.communicate(timeout=60)
+    assert (program.returncode, errors) == (0, "")
+
+
 @pytest.mark.parametrize("context", [None, "spawn"])
 def test_kill_9_of_the_program_leaves_nobody(context: str | None) -> None:
     program = start(WAIT, "processes", context)

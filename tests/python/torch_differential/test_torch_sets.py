@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 def test_stateful_equals_torch(name: str) -> None:
     make, settings = CASES[name]
     if settings.get("shuffle"):
-        pytest.skip("StatefulDataLoader shuffles in an order of its own: test_torch_samplers.py")
+        pytest.skip("StatefulDataLoader shuffles in an order of its own: test_torch_orders.py")
     assert_same(epochs("stateful", make(), 2, **settings), epochs("torch", make(), 2, **settings))
 
 
