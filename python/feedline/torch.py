@@ -237,6 +237,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if executor.name == "inline" or executor is self._idle:
             return
         if self._idle is None and executor.broken is None:
+            if not self.persistent_workers:
+                executor.rest()
             self._idle = executor
         else:
             executor.close()

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -403,8 +404,6 @@ def test_torchs_draws_are_the_same_in_threads_processes_and_inline():
 def test_a_data_set_that_cannot_be_sent_is_told_with_the_way_out():
     class Locked(Computing):
         def __init__(self):
-            import threading
-
             self.lock = threading.Lock()
 
     with pytest.raises(feedline.WorkerError, match=r'cannot be sent .* executor="threads"'):
@@ -442,12 +441,18 @@ def test_errors_come_home_with_their_type_and_place():
         home = Failure(error, "in worker 3").exception()
     assert type(home) is KeyError and home.args == ("lost",)
     assert "in raiser" in str(home.__cause__) and "in worker 3" in str(home.__cause__)
-    # One that cannot be made again is told as a RuntimeError with all its text.
+    # Pickle cannot make this one again from its message alone.
     try:
         raise Odd(1, 2)
     except Odd as error:
         home = Failure(error, "in worker 3").exception()
-    assert type(home) is RuntimeError and "Odd" in str(home)
+    assert type(home) is Odd and (home.one, home.two) == (1, 2)
+    # One that cannot be sent at all is told as a RuntimeError with all its text.
+    try:
+        raise Odd(threading.Lock(), 2)
+    except Odd as error:
+        home = Failure(error, "in worker 3").exception()
+    assert "Odd" in f"{type(home).__name__} {home}"
 
 
 # Processes and their ends.
@@ -596,6 +601,33 @@ def test_leaving_an_epoch_early_and_two_at_once():
     assert len(list(loader)) == 10
     del loader
     gc.collect()
+
+
+def test_workers_that_do_not_persist_let_the_data_set_go_and_see_it_anew():
+    dataset = Changing()
+    loader = DataLoader(dataset, 4, num_workers=1, executor="processes", worker_init_fn=do_nothing)
+    assert torch.cat(list(loader)).tolist() == [0] * 8
+    dataset.value = 5
+    assert torch.cat(list(loader)).tolist() == [5] * 8
+    # One that is killed while it rests is replaced.
+    os.kill(loader._idle._processes[0].pid, signal.SIGKILL)
+    dataset.value = 6
+    assert torch.cat(list(loader)).tolist() == [6] * 8
+    assert loader._idle.slots._free == []
+    loader.close()
+
+
+class Changing(torch.utils.data.Dataset):
+    value = 0
+
+    def __init__(self):
+        self.value = 0
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return self.value
 
 
 def test_the_next_epoch_is_made_ahead_unless_the_program_draws():

@@ -140,6 +140,12 @@ class Worker:
             if slot is not None:
                 slot.close()
 
+    def on_rest(self, slots: list[int], *, fds: list[int]) -> None:
+        """Lets go of the data set: another one comes with the next epoch."""
+        self._maker = None
+        self.on_drop(slots, fds=fds)
+        gc.collect()
+
     def on_task(self, sequence: int, task: Task, number: int, *, fds: list[int]) -> None:
         """Makes a batch in slot `number`, whose file comes along when it is new here."""
         if fds:

@@ -65,5 +65,8 @@ class Executor(Protocol):
     def renew(self, job: Job, base_seed: int) -> None:
         """Workers get the data set and all that goes with it as they are now."""
 
+    def rest(self) -> None:
+        """Workers let go of the data set and of memory until they are renewed."""
+
     def close(self) -> None:
         """Ends all workers."""

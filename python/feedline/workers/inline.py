@@ -56,5 +56,8 @@ class Inline:
     def renew(self, job: Job, base_seed: int) -> None:
         pass
 
+    def rest(self) -> None:
+        pass
+
     def close(self) -> None:
         self._tasks.clear()

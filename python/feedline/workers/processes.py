@@ -176,6 +176,15 @@ class Processes:
         for process in self._processes:
             self._give_job(process)
 
+    def rest(self) -> None:
+        self.forget()
+        self.slots.rest()
+        for process in self._processes:
+            process.ready = False
+            with contextlib.suppress(Closed):
+                process.channel.send(("rest", list(process.slots)))
+            process.slots.clear()
+
     def submit(self, task: Task) -> int:
         sequence = self._sequence
         self._sequence += 1
@@ -299,7 +308,7 @@ class Processes:
         self._deaths[guilty] += 1
         can_repeat = self._job.kind == "map" and not any(task.snapshot for _, (task, _) in lost)
         wanted = [(sequence, task) for sequence, (task, _) in lost if sequence >= self._wanted]
-        if not process.ready:
+        if not process.worked:
             # It never came to work, and another one would not either.
             self.broken = error
             raise error

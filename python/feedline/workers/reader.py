@@ -110,6 +110,9 @@ class Reader:
         # Between epochs: the next one begins with the new data set.
         self._job, self._maker = job, Maker(job)
 
+    def rest(self) -> None:
+        pass
+
     def close(self) -> None:
         with self._changed:
             self._closed = True

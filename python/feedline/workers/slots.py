@@ -163,12 +163,13 @@ class Slots:
         self._pin = pin
         self._locked: dict[int, _Locked] = {}
         self._free: list[Slot] = []
-        self._closed = False
+        self._closed = self._resting = False
         self.made = 0
         self.process = os.getpid()
 
     def take(self, wanted: Callable[[Slot], bool] | None = None) -> Slot:
         """A free slot, best one that is `wanted`, or a new one."""
+        self._resting = False
         fit = [slot for slot in reversed(self._free) if self._is_free(slot)]
         if fit:
             best = next((slot for slot in fit if wanted is None or wanted(slot)), fit[0])
@@ -195,7 +196,7 @@ class Slots:
 
     def give_back(self, slot: Slot) -> None:
         """Takes a slot back; called from wherever a batch's last array died."""
-        if self._closed or os.getpid() != self.process or len(self._free) >= self._keep:
+        if self._closed or self._resting or os.getpid() != self.process or len(self._free) >= self._keep:
             self._locked.pop(id(slot), None)
             slot.close()
         else:
@@ -204,6 +205,11 @@ class Slots:
     def close(self) -> None:
         """Frees what is free; what is lent is freed when it comes back."""
         self._closed = True
+        self.rest()
+
+    def rest(self) -> None:
+        """Frees what is free, and what comes back before the next one is taken."""
+        self._resting = True
         while self._free:
             slot = self._free.pop()
             self._locked.pop(id(slot), None)

@@ -256,6 +256,9 @@ class Threads:
             self._trouble = None
             self._renewals += 1
 
+    def rest(self) -> None:
+        self.slots.rest()
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
