@@ -442,12 +442,13 @@ def test_errors_come_home_with_their_type_and_place():
         home = Failure(error, "in worker 3").exception()
     assert type(home) is KeyError and home.args == ("lost",)
     assert "in raiser" in str(home.__cause__) and "in worker 3" in str(home.__cause__)
-    # One that cannot be made again is told as a RuntimeError with all its text.
+    # One whose constructor wants more than its arguments comes home without the constructor.
     try:
         raise Odd(1, 2)
     except Odd as error:
         home = Failure(error, "in worker 3").exception()
-    assert type(home) is RuntimeError and "Odd" in str(home)
+    assert type(home) is Odd and str(home) == "odd" and (home.one, home.two) == (1, 2)
+    assert "Odd" in str(home.__cause__)
 
 
 # Processes and their ends.
