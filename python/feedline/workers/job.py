@@ -122,9 +122,9 @@ class Maker:
             return self._next(task.index, slot, row)
         dataset, index = self.job.dataset, task.index
         if not self.job.batched:
-            return self.job.collate(dataset[index])
+            return self.job.collate(task.made[0] if task.made else dataset[index])
         if _takes_many(dataset):
-            return self.job.collate(dataset.__getitems__(index))
+            return self.job.collate(task.made or dataset.__getitems__(index))
         made = task.made or []
         first = len(made)
         if slot is None or not self.job.stacks:

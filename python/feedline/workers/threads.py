@@ -91,7 +91,7 @@ class Threads:
             for row, sample in enumerate(task.made):
                 self._keep(batch, row, sample)
                 batch.next = row + 1
-        task.made = None
+            task.made = None
         with self._changed:
             self._sequence += 1
             self._open.append(batch)
@@ -187,10 +187,11 @@ class Threads:
 
     def _make(self, batch: _Batch, row: int) -> None:
         dataset, index = self._job.dataset, batch.task.index
+        made, batch.task.made = batch.task.made, None
         if not self._job.batched:
-            batch.samples = dataset[index]
+            batch.samples = made[0] if made else dataset[index]
         elif self._many:
-            batch.samples = dataset.__getitems__(index)
+            batch.samples = made or dataset.__getitems__(index)
         else:
             self._keep(batch, row, dataset[index[row]])
 
