@@ -41,6 +41,8 @@ __all__ = ["DataLoader", "adopt", "get_worker_info"]
 
 _log = logging.getLogger("feedline")
 _T_co = TypeVar("_T_co", covariant=True)
+# CUDA 12.5, which has cuCtxRecordEvent.
+_KNOWS_ALL_STREAMS = 12050
 _EXECUTORS = ("auto", "threads", "processes", "inline")
 
 
@@ -229,6 +231,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _pin_function(self) -> Callable[[int, int], Pin] | None:
         """Locks the pages that batches are written to, so that torch finds them pinned already."""
         if not self.pin_memory or not torch.cuda.is_available() or _native.cuda_problem() is not None:
+            return None
+        # Older drivers cannot say whether a copy on some stream still reads a slot: torch's own
+        # page-locked copies are used there.
+        if torch._C._cuda_getDriverVersion() < _KNOWS_ALL_STREAMS:
             return None
         return _native.pin
 

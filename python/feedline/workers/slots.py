@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -190,7 +191,13 @@ class Slots:
             if locked is None or locked.place != (slot.address, slot.size):
                 # The old lock ends first: a page may be locked once.
                 self._locked.pop(id(slot), None)
-                locked = self._locked[id(slot)] = _Locked(slot, self._pin)
+                try:
+                    locked = self._locked[id(slot)] = _Locked(slot, self._pin)
+                except Exception as error:
+                    # Copies to the device are slower then, and nothing else is lost.
+                    self._pin = None
+                    warnings.warn(f"batches are not page-locked: {error}", RuntimeWarning, stacklevel=2)
+                    return lease.bytes()
             locked.marked = False
         return lease.bytes()
 
