@@ -234,7 +234,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return None
         # Older drivers cannot say whether a copy on some stream still reads a slot: torch's own
         # page-locked copies are used there.
-        if torch._C._cuda_getDriverVersion() < _KNOWS_ALL_STREAMS:
+        version: Callable[[], int] = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)
+        if version() < _KNOWS_ALL_STREAMS:
             return None
         return _native.pin
 
