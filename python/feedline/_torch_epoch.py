@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import warnings
@@ -13,7 +12,7 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory
 
-from feedline._torch_order import Guess, Order, draw_base_seed, generators, is_known
+from feedline._torch_order import Guess, Order, draw_base_seed, generators, is_known, load_sampler
 from feedline.workers import (
     Begin,
     Executor,
@@ -47,16 +46,22 @@ class Progress:
         # With in_order=False: batches that were handed over before an earlier one.
         self.ahead: set[int] = set()
         self.own: Any = None
+        self.handed = 0
+        self.notes: dict[int, Any] = {}
         # For data sets that keep a state in each worker, or are divided among them.
         self.workers: list[dict[str, Any]] | None = None
         self.since_snapshot = 0
         self.turn = 0
         self.feed: Feed | None = None
 
-    def count(self, number: int) -> None:
+    def count(self, number: int, note: Any = None) -> None:
+        """Notes that a batch is done with; `note` is its sampler's state after it was drawn."""
         self.ahead.add(number)
+        self.notes[number] = note
         while self.yielded in self.ahead:
             self.ahead.remove(self.yielded)
+            own = self.notes.pop(self.yielded, None)
+            self.own = self.own if own is None else own
             self.yielded += 1
 
     def feed_figure(self, name: str) -> float:
@@ -100,9 +105,9 @@ class Epoch(Iterator[Any]):
             assert resumed is not None
             for one, state in zip(generators(loader)[1:], resumed["sampler"]["torch"][1:], strict=False):
                 one.set_state(state)
-            loader._round = resumed["round"] + 1
-            if loader.persistent_workers:
-                loader._base_seed = resumed["base_seed"]
+            if loader.persistent_workers and loader.num_workers > 0:
+                loader._base_seed, loader._round = resumed["base_seed"], resumed["round"] + 1
+            load_sampler(loader, resumed["sampler"].get("own"))
             resumed = None
         guess, loader._guess = loader._guess, None
         persistent = loader.persistent_workers and loader.num_workers > 0
@@ -147,8 +152,7 @@ class Epoch(Iterator[Any]):
             if first is not None:
                 tasks = _chain(first, tasks)
         executor = self._executor = loader._take_executor(job, progress.base_seed, first)
-        if turns and executor.name == "threads":
-            turns = False
+        turns = turns and executor.name == "processes"
         begin, turn, active = Begin(rows=loader.batch_size or 1), 0, None
         workers = max(1, loader.num_workers)
         if own:
@@ -259,9 +263,8 @@ class Epoch(Iterator[Any]):
     def _note(self, task: Task, result: Result) -> None:
         """Counts a batch that is handed over; a failed one counts too, as with torch."""
         progress = self._progress
-        progress.count(task.number)
-        if task.note is not None:
-            progress.own = task.note
+        progress.count(task.number, task.note)
+        progress.handed += 1
         if progress.workers is not None:
             at = task.worker or 0
             worker = progress.workers[at]
@@ -301,6 +304,9 @@ class Epoch(Iterator[Any]):
 
     def _finish(self) -> None:
         self._progress.finished = True
+        if self._progress.order.is_stateful:
+            # Where the sampler itself has come to its end.
+            self._progress.own = self._progress.order.sampler_state()
         loader, self._loader = self._loader, None
         if loader is None:
             return
@@ -317,7 +323,9 @@ class Epoch(Iterator[Any]):
             return
         if loader._guess is not None and loader._guess[2] is self._executor:
             loader._guess = None
-        self._feed.close()
+        feed: Feed | None = getattr(self, "_feed", None)
+        if feed is not None:
+            feed.close()
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.forget()
@@ -325,9 +333,10 @@ class Epoch(Iterator[Any]):
 
     def __del__(self) -> None:
         if getattr(self, "_loader", None) is not None:
-            # The interpreter may be going down.
-            with contextlib.suppress(Exception):
+            try:  # noqa: SIM105 - the interpreter may be going down, and contextlib gone
                 self._leave()
+            except Exception:
+                pass
 
 
 def _helper(loader: DataLoader[Any], job: Job, executor: Executor) -> Callable[[Task], Any] | None:
@@ -346,11 +355,26 @@ def _helper(loader: DataLoader[Any], job: Job, executor: Executor) -> Callable[[
 
 
 class _EpochFeed(Feed):
-    progress: Progress | None = None
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.progress: Progress | None = None
+        self.given: dict[int, int] = {}
 
     def ended(self, task: Task, result: Result) -> None:
         if self.progress is not None and self.progress.workers is not None:
             self.progress.workers[task.worker or 0]["ended"] = True
+            self.progress.count(task.number)
+
+    def assigned(self, task: Task) -> None:
+        """Batches of a stream are seeded by worker and count: how many numbers are given to workers
+        that have ended already is a matter of chance."""
+        progress = self.progress
+        if progress is None or progress.kind != "iterable" or progress.workers is None or task.seed is None:
+            return
+        at = task.worker or 0
+        count = self.given.setdefault(at, progress.workers[at]["all"])
+        self.given[at] = count + 1
+        task.seed = mixed(progress.base_seed, progress.round, at + 1, count)
 
 
 class _Ready(Order):

@@ -8,6 +8,7 @@ with any number of workers.
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -83,6 +84,12 @@ def _stateful_sampler(loader: Any) -> Any:
     return next((one for one in samplers(loader) if is_stateful(one)), None)
 
 
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    if not all(a.equal(b) for a, b in zip(one["torch"], other["torch"], strict=True)):
+        return False
+    return one.get("random") == other.get("random") and one.get("numpy") == other.get("numpy")
+
+
 class Order:
     """The index lists of one epoch, and the state to find the next one again."""
 
@@ -94,14 +101,16 @@ class Order:
         if state is not None:
             self._resume(state, yielded)
 
-    def _begin(self) -> Iterator[Any]:
-        if self._before is None:
-            self._before = self._snapshot()
-        return iter(self._loader._index_sampler)
-
     def begin(self) -> None:
         """Makes the sampler's iterator; torch does that when an iteration begins."""
+        if self._before is not None or is_known(self._loader):
+            self._iterator = iter(self._loader._index_sampler)
+            return
+        before = self._snapshot()
         self._iterator = iter(self._loader._index_sampler)
+        if not _same(before, self._snapshot()):
+            # It draws at once and not with its first element: before the base seed, which follows.
+            self._before = {**before, "eager": True}
 
     def __next__(self) -> Any:
         if self._before is None:
@@ -169,6 +178,8 @@ class Order:
                 kind, keys, *rest = state["numpy"]
                 numpy.random.set_state((kind, numpy.array(keys, numpy.uint32), *rest))  # noqa: NPY002
             self.begin()
+            if state.get("eager") and loader.generator is not None:
+                draw_base_seed(loader)
             for _ in range(yielded):
                 try:
                     next(self)
@@ -180,20 +191,27 @@ class Order:
             numpy.random.set_state(kept_numpy)  # noqa: NPY002
 
 
+def load_sampler(loader: Any, own: Any) -> None:
+    """Gives a sampler that keeps its own state the one it had."""
+    sampler = _stateful_sampler(loader)
+    if sampler is not None and own is not None and "sampler" in own:
+        sampler.load_state_dict(own["sampler"])
+
+
 class Guess:
     """The next epoch's order, drawn before the program asks for it, so that its first batches can
     be made ahead. It holds only if nobody draws or changes the sampler in between."""
 
     def __init__(self, loader: Any, count: int) -> None:
-        self._loader = loader
+        self._loader, self._count = loader, count
         self.order = Order(loader)
         sampler = innermost(loader)
-        self._epoch = getattr(sampler, "epoch", None)
-        if isinstance(self._epoch, int) and isinstance(sampler, DistributedSampler):
+        epoch = getattr(sampler, "epoch", None)
+        if isinstance(epoch, int) and isinstance(sampler, DistributedSampler):
             # Programs call set_epoch with the next number before they iterate again.
-            self._epoch += 1
+            epoch += 1
             ahead = copy.copy(sampler)
-            ahead.set_epoch(self._epoch)
+            ahead.set_epoch(epoch)
             batches = loader.batch_sampler
             source: Any = (
                 ahead if batches is None else BatchSampler(ahead, batches.batch_size, batches.drop_last)
@@ -202,8 +220,8 @@ class Guess:
             source = loader._index_sampler
         self._before = [one.get_state() for one in generators(loader)]
         self.order._before = self.order._snapshot()
-        if self._epoch is not None:
-            self.order._before["epoch"] = self._epoch
+        if epoch is not None:
+            self.order._before["epoch"] = epoch
         self.order._iterator = iter(source)
         self.indices: list[Any] = []
         for _ in range(count):
@@ -211,17 +229,22 @@ class Guess:
                 self.indices.append(next(self.order))
             except StopIteration:
                 break
-        self._after = [one.get_state() for one in generators(loader)]
-        for one, state in zip(generators(loader), self._before, strict=True):
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for one, state in zip(generators(self._loader), self._before, strict=True):
             one.set_state(state)
 
     def holds(self) -> bool:
-        """Whether drawing now would give the same; the generators are then as if it had been now."""
+        """Whether drawing now gives the same; the order then goes on from what was drawn now."""
         now = generators(self._loader)
-        if self._epoch != getattr(innermost(self._loader), "epoch", None) or len(now) != len(self._before):
+        if len(now) != len(self._before):
             return False
         if not all(one.get_state().equal(state) for one, state in zip(now, self._before, strict=True)):
             return False
-        for one, state in zip(now, self._after, strict=True):
-            one.set_state(state)
+        fresh = iter(self._loader._index_sampler)
+        if list(itertools.islice(fresh, self._count)) != self.indices:
+            self._put_back()
+            return False
+        self.order._iterator = fresh
         return True

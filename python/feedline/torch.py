@@ -134,7 +134,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return super().__iter__()
         self._warn_about_pinning()
         self._notice_fork()
-        resumed, self._resumed = self._resumed, None
+        resumed = self._resumed
         persistent = self.persistent_workers and self.num_workers > 0
         if persistent and self._epoch is not None:
             # There is one set of workers: the epoch before gives them up.
@@ -142,6 +142,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             if last is not None:
                 last._leave()
         epoch = Epoch(self, resumed)
+        self._resumed = None
         self._epoch = weakref.ref(epoch)
         self._progress = epoch._progress
         return epoch
@@ -289,7 +290,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         choice, progress = self._choice, self._progress
         return {
             "executor": None if choice is None else {"name": choice.name, "reason": choice.reason},
-            "batches": 0 if progress is None else progress.yielded,
+            "batches": 0 if progress is None else progress.handed,
             "wait_seconds": 0.0 if progress is None else progress.feed_figure("waited"),
             "longest_wait_seconds": 0.0 if progress is None else progress.feed_figure("longest_wait"),
             "made_by_the_caller": 0 if progress is None else int(progress.feed_figure("helped")),
@@ -334,6 +335,14 @@ def _check(state: Mapping[str, Any], loader: DataLoader[Any]) -> None:
             raise StateError(f"cannot resume: the state's {name!r} is missing or not what it should be")
     if state["yielded"] < 0:
         raise StateError("cannot resume: the state's 'yielded' is negative")
+    if not isinstance(state["sampler"].get("torch"), list | tuple):
+        raise StateError("cannot resume: the state's 'sampler' has no generators")
+    rows = state.get("workers")
+    if rows is not None and not (
+        isinstance(rows, list | tuple)
+        and all(isinstance(row, Mapping) and {"state", "batches", "all", "ended"} <= set(row) for row in rows)
+    ):
+        raise StateError("cannot resume: the state's 'workers' are not what they should be")
     workers = max(1, loader.num_workers)
     if state.get("workers") is not None and len(state["workers"]) != workers:
         raise StateError(

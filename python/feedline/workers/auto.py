@@ -89,6 +89,10 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
         )
     if stand_in.asked:
         return Choice("processes", "samples ask for get_worker_info, which threads cannot tell apart")
+    # What is opened with the first sample is there only now.
+    held = _not_for_threads(stand_in.copy)
+    if held is not None:
+        return Choice("processes", f"the data set holds {held}, which threads cannot share")
     changed = _changed(before, _attributes(stand_in.copy))
     if changed is not None:
         return Choice("processes", f"the data set changes itself ({changed}) when a sample is read")

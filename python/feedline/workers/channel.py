@@ -35,8 +35,12 @@ class Channel:
         """An end to keep and an end to give away."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = Channel(ours)
-        _kept.add(channel)
+        channel.keep()
         return channel, theirs
+
+    def keep(self) -> None:
+        """A forked child of this process closes this end."""
+        _kept.add(self)
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -42,6 +42,7 @@ def run(end: socket.socket, first: Callable[[Worker], None] | None = None) -> No
     """Works until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(end)
+    channel.keep()
     _end_with(end)
     # The server's objects are shared with it as long as nobody writes to them.
     gc.freeze()
@@ -121,7 +122,11 @@ class Worker:
             torch_side.set_info(torch_side.make_info(job, worker, seed, "multiprocessing"))
         if job.init is not None:
             job.init(worker)
-        return Maker(job)
+        maker = Maker(job)
+        if job.torch:
+            # Only there: what a data set collates for itself may outlive the batch.
+            maker.joining = torch_side.writing_to
+        return maker
 
     def on_begin(self, state: Any, skip: int, rows: int, *, fds: list[int]) -> None:
         """Begins an epoch."""
@@ -178,9 +183,7 @@ class Worker:
     def _make(self, sequence: int, task: Task, slot: Slot, row: Any) -> tuple[Any, ...]:
         if self._trouble is not None or self._maker is None:
             raise self._trouble or RuntimeError("the worker has no data set")
-        writing = torch_side.writing_to(slot) if self._maker.job.torch else contextlib.nullcontext()
-        with writing:
-            value = self._maker.make(task, slot, row)
+        value = self._maker.make(task, slot, row)
         return "made", sequence, pack((value, self._state(task)), slot)
 
     def _state(self, task: Task) -> Any:

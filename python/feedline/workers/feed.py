@@ -64,6 +64,7 @@ class Feed:
                     self._turn = (self._turn + 1) % len(self.active)
                 task.worker = self._turn
                 self._turn = (self._turn + 1) % len(self.active)
+            self.assigned(task)
             self._pending.append((self._executor.submit(task), task))
 
     @property
@@ -112,6 +113,9 @@ class Feed:
                 # workers, the sampler is asked when its answer is needed, as torch does.
                 self.fill()
             return task, result
+
+    def assigned(self, task: Task) -> None:
+        """Hears that a task is about to be given to its worker."""
 
     def ended(self, task: Task, result: Result) -> None:
         """Hears that a worker's iterable is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -71,11 +72,17 @@ class Ended(Exception):
     """An iterable has no more samples."""
 
 
+def _nowhere(_: Slot | None) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class Maker:
     """One worker's hands: a data set, and the iterator over it if it is an iterable."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        # Entered with the slot while samples are joined.
+        self.joining: Callable[[Slot | None], AbstractContextManager[None]] = _nowhere
         self._copier: _native.Copier | None = None
         self._iterator: Any = None
         self._ended = False
@@ -122,9 +129,9 @@ class Maker:
             return self._next(task.index, slot, row)
         dataset, index = self.job.dataset, task.index
         if not self.job.batched:
-            return self.job.collate(task.made[0] if task.made else dataset[index])
+            return self._join(task.made[0] if task.made else dataset[index], slot)
         if _takes_many(dataset):
-            return self.job.collate(task.made or dataset.__getitems__(index))
+            return self._join(task.made or dataset.__getitems__(index), slot)
         made = task.made or []
         first = len(made)
         if slot is None or not self.job.stacks:
@@ -135,7 +142,7 @@ class Maker:
                 made.append(dataset[index[at]])
             if task.seed is not None:
                 seed_row(task.seed, -1)
-            return self.job.collate(made)
+            return self._join(made, slot)
         stack = self.stack(len(index), slot)
         try:
             for at in range(len(index)):
@@ -153,7 +160,11 @@ class Maker:
         if self._copier is None:
             self._copier = _native.Copier()
         torch = torch_module() if self.job.torch else None
-        return Stack(rows, slot, self.job.collate, torch, self._copier)
+        return Stack(rows, slot, lambda samples: self._join(samples, slot), torch, self._copier)
+
+    def _join(self, samples: Any, slot: Slot | None) -> Any:
+        with self.joining(slot):
+            return self.job.collate(samples)
 
     def _next(self, index: Any, slot: Slot | None, row: Callable[[int], None]) -> Any:
         if self._ended:
@@ -164,16 +175,16 @@ class Maker:
             except StopIteration:
                 self._ended = True
                 raise Ended from None
-            return self.job.collate(sample)
+            return self._join(sample, slot)
         rows = len(index)
         stack = None if slot is None or not self.job.stacks else self.stack(rows, slot)
         try:
-            return self._collect(rows, stack, row)
+            return self._collect(rows, stack, slot, row)
         finally:
             if stack is not None:
                 stack.settle()
 
-    def _collect(self, rows: int, stack: Stack | None, row: Callable[[int], None]) -> Any:
+    def _collect(self, rows: int, stack: Stack | None, slot: Slot | None, row: Callable[[int], None]) -> Any:
         samples: list[Any] = []
         count = 0
         while count < rows:
@@ -191,4 +202,4 @@ class Maker:
         if count == 0 or (self.job.drop_last and count < rows):
             self._ended = True
             raise Ended
-        return self.job.collate(samples) if stack is None else stack.finish(count)
+        return self._join(samples, slot) if stack is None else stack.finish(count)

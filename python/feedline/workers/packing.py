@@ -87,7 +87,7 @@ class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO, place: Callable[[pickle.PickleBuffer], Any], whole: bool) -> None:
         super().__init__(file, 5, buffer_callback=place)
         # Tensors that share a storage must share it again; the pickler knows objects by identity.
-        self._storages: dict[int, Any] | None = {} if whole else None
+        self._storages: dict[Any, Any] | None = {} if whole else None
 
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -102,7 +102,7 @@ class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
 
-def _reduce_tensor(tensor: Any, torch: Any, storages: dict[int, Any] | None = None) -> Any:
+def _reduce_tensor(tensor: Any, torch: Any, storages: dict[Any, Any] | None = None) -> Any:
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         return NotImplemented
     if tensor.requires_grad:
@@ -119,7 +119,7 @@ def _reduce_tensor(tensor: Any, torch: Any, storages: dict[int, Any] | None = No
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     if storages is not None:
         storage = tensor.untyped_storage()
-        storage = storages.setdefault(storage.data_ptr(), storage)
+        storage = storages.setdefault((storage.data_ptr(), storage.nbytes()), storage)
         return _on_storage, (storage, tensor.dtype, tensor.storage_offset(), shape, strides)
     order = sorted(range(tensor.dim()), key=lambda axis: -strides[axis])
     lines = tensor.permute(order)

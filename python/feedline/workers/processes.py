@@ -23,7 +23,7 @@ from feedline.workers.channel import Channel, Closed
 from feedline.workers.child import MAKING, PAGE, ROW, WANTED, Worker, start
 from feedline.workers.executor import Begin, Result
 from feedline.workers.failure import WorkerError
-from feedline.workers.job import Job, Task
+from feedline.workers.job import Job, Task, is_stateful
 from feedline.workers.packing import Packed, pack, unpack
 from feedline.workers.server import Server, launch
 from feedline.workers.slots import Pin, Slot, Slots
@@ -40,6 +40,8 @@ class _Process:
         self.spawned: subprocess.Popen[bytes] | None = None
         self.ready = False
         self.worked = False
+        # Tasks that it was given in this epoch.
+        self.given = 0
         self.slots: dict[int, Slot] = {}
         self.open: dict[int, tuple[Task, Slot]] = {}
         self.page = Slot()
@@ -161,6 +163,7 @@ class Processes:
     def _send_begin(self, process: _Process) -> None:
         assert self._begin is not None
         at, begin = process.number, self._begin
+        process.given = 0
         state = None if begin.states is None else begin.states[at]
         skip = 0 if begin.skips is None else begin.skips[at]
         with contextlib.suppress(Closed):
@@ -225,6 +228,7 @@ class Processes:
         fds = () if number in process.slots else (slot.fd,)
         process.slots[number] = slot
         process.open[sequence] = task, slot
+        process.given += 1
         kept, task.note, task.made = task.note, None, None
         try:
             if gone:
@@ -315,6 +319,10 @@ class Processes:
         if wanted and (not can_repeat or self._deaths[guilty] > 1):
             for sequence, _ in wanted:
                 self._results[sequence] = Result(error=error)
+        if process.given and (self._job.kind == "iterable" or is_stateful(self._job.dataset)):
+            # A new one would begin from the start: what is lost cannot be told from what was seen.
+            self.broken = error
+            raise error
         repeat = wanted and can_repeat and self._deaths[guilty] <= 1
         if repeat:
             self._queue.extendleft(reversed(wanted))

@@ -49,6 +49,7 @@ class Reader:
 
     def _run(self) -> None:
         trouble: Exception | None = None
+        failed: Exception | None = None
         try:
             if self._job.init is not None:
                 self._job.init(0)
@@ -62,9 +63,10 @@ class Reader:
                     return
                 sequence, item = self._open.popleft()
             if isinstance(item, Begin):
-                trouble = trouble or self._begin(item)
+                failed = self._begin(item)
                 continue
-            result = Result(error=trouble) if trouble is not None else self._make(item)
+            wrong = trouble or failed
+            result = Result(error=wrong) if wrong is not None else self._make(item)
             with self._changed:
                 if sequence >= self._wanted and not self._closed:
                     self._results[sequence] = result

@@ -37,7 +37,8 @@ class Slot:
         self.used = 0
         self._memory: Bytes = numpy.empty(0, numpy.uint8)
         # Where the slot lies, in all mappings of it that a batch's arrays may still point into.
-        self._addresses: list[tuple[int, int]] = []
+        # Each with the mapping itself: an address that was given up may soon be somebody else's.
+        self._addresses: list[tuple[int, int, Bytes]] = []
 
     @property
     def size(self) -> int:
@@ -58,13 +59,13 @@ class Slot:
             whole = _rounded(size, _STEP)
             os.ftruncate(self.fd, whole)
         self._memory = numpy.frombuffer(mmap.mmap(self.fd, whole), numpy.uint8)
-        self._addresses.append((self.address, whole))
+        self._addresses.append((self.address, whole, self._memory))
 
     def begin(self) -> None:
         """Forgets what was written; the next batch begins at the front."""
         self.used = 0
         if self.size:
-            self._addresses = [(self.address, self.size)]
+            self._addresses = [(self.address, self.size, self._memory)]
 
     def reserve(self, size: int) -> int:
         """The offset of `size` bytes that nobody else has."""
@@ -79,7 +80,7 @@ class Slot:
 
     def locate(self, address: int, size: int) -> int | None:
         """The offset of memory that lies in this slot."""
-        for begin, length in self._addresses:
+        for begin, length, _ in self._addresses:
             if begin <= address and address + size <= begin + length:
                 return address - begin
         return None
@@ -102,6 +103,11 @@ class Slot:
                 os.close(self.fd)
             self.fd = -1
         self._memory = numpy.empty(0, numpy.uint8)
+        self._addresses = []
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            os.close(self.fd)
 
 
 class Lease:
@@ -144,6 +150,8 @@ class _Locked:
 
     def __init__(self, slot: Slot, pin: Callable[[int, int], Pin]) -> None:
         self.place = slot.address, slot.size
+        # A slot that grows is mapped elsewhere; what is locked must stay until the lock ends.
+        self._memory = slot.view(0, slot.size)
         self.pin = pin(*self.place)
         self.marked = False
 
@@ -164,6 +172,8 @@ class Slots:
         self._pin = pin
         self._locked: dict[int, _Locked] = {}
         self._free: list[Slot] = []
+        # Given up, but perhaps still read by a device.
+        self._leaving: list[Slot] = []
         self._closed = self._resting = False
         self.made = 0
         self.process = os.getpid()
@@ -171,6 +181,7 @@ class Slots:
     def take(self, wanted: Callable[[Slot], bool] | None = None) -> Slot:
         """A free slot, best one that is `wanted`, or a new one."""
         self._resting = False
+        self._sweep()
         fit = [slot for slot in reversed(self._free) if self._is_free(slot)]
         if fit:
             best = next((slot for slot in fit if wanted is None or wanted(slot)), fit[0])
@@ -204,10 +215,22 @@ class Slots:
     def give_back(self, slot: Slot) -> None:
         """Takes a slot back; called from wherever a batch's last array died."""
         if self._closed or self._resting or os.getpid() != self.process or len(self._free) >= self._keep:
-            self._locked.pop(id(slot), None)
-            slot.close()
+            self._dismiss(slot)
         else:
             self._free.append(slot)
+
+    def _dismiss(self, slot: Slot) -> None:
+        """Gives a slot up: at once, or when no device reads it any more."""
+        if id(slot) in self._locked:
+            self._leaving.append(slot)
+        else:
+            slot.close()
+
+    def _sweep(self) -> None:
+        for slot in [slot for slot in self._leaving if self._is_free(slot)]:
+            self._leaving.remove(slot)
+            del self._locked[id(slot)]
+            slot.close()
 
     def close(self) -> None:
         """Frees what is free; what is lent is freed when it comes back."""
@@ -218,6 +241,5 @@ class Slots:
         """Frees what is free, and what comes back before the next one is taken."""
         self._resting = True
         while self._free:
-            slot = self._free.pop()
-            self._locked.pop(id(slot), None)
-            slot.close()
+            self._dismiss(self._free.pop())
+        self._sweep()

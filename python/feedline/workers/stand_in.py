@@ -50,7 +50,7 @@ class StandIn:
 
 
 def shallow_copy(thing: Any, depth: int = _DEEP) -> Any:
-    """A copy with attributes of its own, which hold the same objects; of data sets in it, copies too.
+    """A copy with attributes of its own, which hold the same values; of plain objects in it, copies too.
 
     Anything that is not a plain object with a `__dict__` is returned as it is, and so is one with a
     `__del__`, which would close under the original what both hold.
@@ -69,10 +69,10 @@ def shallow_copy(thing: Any, depth: int = _DEEP) -> Any:
 
 
 def _inside(value: Any, depth: int) -> Any:
-    if type(value) in (list, tuple) and 0 < len(value) <= 100 and all(map(_is_data_set, value)):
-        return type(value)(shallow_copy(one, depth) for one in value)
-    return shallow_copy(value, depth) if _is_data_set(value) else value
+    if type(value) in (list, tuple) and 0 < len(value) <= 100 and any(map(_has_attributes, value)):
+        return type(value)(_inside(one, depth) for one in value)
+    return shallow_copy(value, depth) if _has_attributes(value) else value
 
 
-def _is_data_set(value: Any) -> bool:
-    return callable(getattr(type(value), "__getitem__", None)) and hasattr(value, "__dict__")
+def _has_attributes(value: Any) -> bool:
+    return hasattr(value, "__dict__") and not isinstance(value, type)

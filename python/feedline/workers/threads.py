@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -143,7 +144,11 @@ class Threads:
                     return
                 batch = next(batch for batch in self._open if self._has_work(batch))
                 if not batch.prepared:
-                    self._prepare(batch)
+                    try:
+                        self._prepare(batch)
+                    except Exception as error:
+                        batch.prepared = True
+                        batch.fail(0, error)
                 row = batch.next
                 batch.next += 1
                 batch.under_way += 1
@@ -266,8 +271,9 @@ class Threads:
             self._open.clear()
             self._results.clear()
             self._changed.notify_all()
+        end = time.monotonic() + 0.5
         for thread in self._threads:
             if thread is not threading.current_thread() and os.getpid() == self.owner:
                 # A sample that takes longer is left to end by itself.
-                thread.join(0.5)
+                thread.join(max(0, end - time.monotonic()))
         self.slots.close()
