@@ -39,7 +39,7 @@ test-rust: prepare ## Tests of the three crates, and the model of the hand-over
 	$(TOOLS) cargo test --release -p feedline --features model-check --lib engine::model
 
 # torch's DataLoader forks, which JAX's threads in the same process would not survive.
-FORKING_TESTS := tests/python/torch_differential tests/python/test_torch_samplers.py \
+FORKING_TESTS := tests/python/torch_differential tests/python/test_torch_samplers.py tests/python/test_torch_regressions.py \
 	tests/python/test_workers.py tests/python/test_examples.py
 
 test-python: install prepare-test ## Tests of the Python package, from the built wheel

@@ -113,9 +113,14 @@ class Processes:
                 process.spawned = launch("from feedline.workers.child import main; main", theirs)
                 process.pid = process.spawned.pid
             else:
-                process.server = Server.get()
-                process.server.load(_modules(self._job))
-                process.token = process.server.fork(theirs)
+                server = Server.get()
+                server.load(_modules(self._job))
+                if server.threads > 1:
+                    # A module that it imported has started threads, which a fork would not survive.
+                    process.spawned = launch("from feedline.workers.child import main; main", theirs)
+                    process.pid = process.spawned.pid
+                else:
+                    process.server, process.token = server, server.fork(theirs)
         except Closed:
             code = None if process.server is None else process.server.ended
             raise WorkerError(
