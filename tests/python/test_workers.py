@@ -303,6 +303,17 @@ class DrawingTorch(Sleeping):
         return index, torch.rand(2), torch.empty(1).uniform_(), torch.randint(5, (2,)), torch.randperm(3)
 
 
+class SeedingTorch(Sleeping):
+    """As torchvision's FakeData."""
+
+    def __getitem__(self, index):
+        state = torch.get_rng_state()
+        torch.manual_seed(index)
+        sample = torch.randn(3)
+        torch.set_rng_state(state)
+        return sample
+
+
 class Dropping(Sleeping):
     def __getitem__(self, index):
         return torch.nn.functional.dropout(torch.ones(8))
@@ -348,6 +359,7 @@ class Failing(Sleeping):
         (Drawing(), "processes", "draw from random's global generator"),
         (DrawingNumpy(), "processes", "draw from NumPy's global generator"),
         (DrawingTorch(), "threads", "hardly wait for each other"),
+        (SeedingTorch(), "processes", "seed torch's global generator themselves"),
         (Dropping(), "processes", "draw from torch's global generator"),
         (Counting(), "processes", "changes itself (count)"),
         (WithFile(), "processes", "holds a _io.BytesIO (file)"),

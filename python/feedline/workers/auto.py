@@ -8,6 +8,7 @@ import logging
 import random
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,12 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
         # As in a worker thread; what still comes from the program's generators cannot be repeated there.
         with contextlib.nullcontext() if task.seed is None else OwnGenerator() as generator:
             count = _make_some(job, stand_in, task, samples, generator)
+        own = generator is not None and generator.drawn
+        if own and not _is_repeated(stand_in, task, samples):
+            return Choice(
+                "processes",
+                "samples seed torch's global generator themselves, or cannot be repeated: threads share it",
+            )
     except Exception:
         # The executor meets the same error, and tells it with the batch it belongs to.
         return Choice("processes" if stand_in.asked else "threads", "the first sample failed")
@@ -127,6 +134,36 @@ def _make_some(
         if len(samples) >= _FEW and time.perf_counter() - begun > _SECONDS:
             break
     return max(1, len(samples))
+
+
+def _is_repeated(stand_in: StandIn, task: Task, samples: list[Any]) -> bool:
+    """Whether a first sample is the same when it is drawn from torch's own generator, as in a process."""
+    if len(samples) == 0 or stand_in.__getitems__ or task.seed is None:
+        return False
+    kept = seeds.states()
+    seeds.seed_row(task.seed, 0)
+    try:
+        again = stand_in[list(task.index)[0]]
+    except TypeError:
+        return False
+    finally:
+        seeds.restore(kept)
+    return _alike(samples[0], again)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping):
+        return list(one) == list(other) and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if hasattr(one, "numpy") and hasattr(one, "is_contiguous"):
+        one, other = one.numpy(force=True), other.numpy(force=True)
+    if hasattr(one, "tobytes"):
+        same = getattr(one, "shape", None) == getattr(other, "shape", None)
+        return same and bool(one.tobytes() == other.tobytes())
+    return bool(one == other)
 
 
 _UNSHARED: tuple[str, ...] = (

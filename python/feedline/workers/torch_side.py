@@ -134,11 +134,13 @@ def _openmp_libraries() -> list[Any]:
 class OwnGenerator:
     """While this is entered, torch's functions draw from a generator of this thread's own instead
     of the program's, which all threads share. What has no generator argument (dropout, rand_like)
-    is out of its reach."""
+    is out of its reach, and a sample that calls torch.manual_seed itself does not reach this one."""
 
     def __init__(self) -> None:
         self._generator: Any = None
         self._mode: Any = None
+        self.drawn = False
+        """Whether somebody has drawn from it."""
 
     def __enter__(self) -> OwnGenerator:
         torch = sys.modules.get("torch")
@@ -146,7 +148,8 @@ class OwnGenerator:
             from torch.overrides import TorchFunctionMode
 
             functions = _drawing_functions()
-            own = self._generator = torch.Generator()
+            own, outer = torch.Generator(), self
+            self._generator = own
 
             class Mode(TorchFunctionMode):
                 def __torch_function__(
@@ -155,6 +158,7 @@ class OwnGenerator:
                     kwargs = kwargs or {}
                     if func in functions and kwargs.get("generator") is None:
                         kwargs = {**kwargs, "generator": own}
+                        outer.drawn = True
                     return func(*args, **kwargs)
 
             self._mode = Mode()
