@@ -143,7 +143,7 @@ def _is_repeated(stand_in: StandIn, task: Task, samples: list[Any]) -> bool:
     kept = seeds.states()
     seeds.seed_row(task.seed, 0)
     try:
-        again = stand_in[list(task.index)[0]]
+        again = stand_in[next(iter(task.index))]
     except TypeError:
         return False
     finally:
