@@ -253,6 +253,24 @@ def test_tensors_that_begin_at_one_address():
     assert one.tolist() == [0, 1, 2, 3] and other.tolist() == list(range(8))
 
 
+def test_a_forked_child_that_drops_a_loader_does_not_wait_for_its_locks():
+    code = """
+import os
+from feedline.torch import DataLoader
+loader = DataLoader(list(range(40)), 4, num_workers=2, executor="threads")
+list(loader)
+loader._idle._changed.acquire()  # As if another thread held it when the process forks.
+child = os.fork()
+if child == 0:
+    loader._idle.close()
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+os._exit(0)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert ran.stdout == "7\n", ran.stderr
+
+
 def test_threads_that_run_out_of_files_say_so():
     code = """
 import resource, torch

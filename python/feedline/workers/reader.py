@@ -116,6 +116,9 @@ class Reader:
         pass
 
     def close(self) -> None:
+        if os.getpid() != self.owner:
+            # In a forked child nobody will ever let go of a lock that a worker held.
+            return
         with self._changed:
             self._closed = True
             self._open.clear()

@@ -266,6 +266,9 @@ class Threads:
         self.slots.rest()
 
     def close(self) -> None:
+        if os.getpid() != self.owner:
+            # In a forked child nobody will ever let go of a lock that a worker held.
+            return
         with self._changed:
             self._closed = True
             self._open.clear()
@@ -273,7 +276,7 @@ class Threads:
             self._changed.notify_all()
         end = time.monotonic() + 0.5
         for thread in self._threads:
-            if thread is not threading.current_thread() and os.getpid() == self.owner:
+            if thread is not threading.current_thread():
                 # A sample that takes longer is left to end by itself.
                 thread.join(max(0, end - time.monotonic()))
         self.slots.close()
