@@ -10,6 +10,7 @@ library's own function to treat.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -237,6 +238,7 @@ class Stack:
         self.memory: Bytes | None = None
         self._node: _Node | None = None
         self._first = threading.Lock()
+        self._process = os.getpid()
         self._odd: dict[int, Any] = {}
 
     def add(self, row: int, sample: Any) -> None:
@@ -252,6 +254,9 @@ class Stack:
 
     def settle(self) -> None:
         """Waits until nothing is being copied to this batch any more."""
+        if self._process != os.getpid():
+            # The thread that copies did not come along into this forked child.
+            self.copied_from.clear()
         if self.copied_from:
             self.copier.wait(max(number for number, _ in self.copied_from))
             self.copied_from.clear()
