@@ -128,7 +128,8 @@ def test_the_order_of_the_calls(driver: Path, tmp_path: Path) -> None:
     # Memory is locked before it is copied from, once however often it is used again, and unlocked.
     starts = [int(lock[0], 16) for lock in locks]
     sources = {max(start for start in starts if start <= int(copy[1], 16)) for copy in copies}
-    assert sources == set(starts) and len(starts) == len(set(starts)) < 10
+    # How many there are is a matter of how far ahead the workers were; there are ten batches.
+    assert sources == set(starts) and len(starts) == len(set(starts)) <= 10
     assert Counter(lock[0] for lock in locks) == Counter(
         unlock[0] for unlock in run.named("cuMemHostUnregister")
     )
