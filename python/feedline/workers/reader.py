@@ -124,6 +124,6 @@ class Reader:
             self._open.clear()
             self._results.clear()
             self._changed.notify_all()
-        if self._thread is not threading.current_thread() and os.getpid() == self.owner:
+        if self._thread is not threading.current_thread():
             # A sample that takes longer is left to end by itself.
             self._thread.join(0.5)
