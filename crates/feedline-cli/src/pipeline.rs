@@ -65,7 +65,8 @@ pub(crate) fn describe(
                     SourceKind::Path(path)
                     | SourceKind::ImageFolder(path)
                     | SourceKind::Flat(path)
-                    | SourceKind::Manifest { path, .. } => *path = target.to_owned(),
+                    | SourceKind::Manifest { path, .. }
+                    | SourceKind::Format { path, .. } => *path = target.to_owned(),
                     _ => {}
                 }
             }

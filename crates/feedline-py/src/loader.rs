@@ -366,7 +366,10 @@ pub(crate) fn put_paths(spec: &mut Spec, paths: &[PathBuf]) {
     };
     for source in &mut spec.sources {
         match &mut source.kind {
-            SourceKind::Path(path) | SourceKind::ImageFolder(path) | SourceKind::Flat(path) => {
+            SourceKind::Path(path)
+            | SourceKind::ImageFolder(path)
+            | SourceKind::Flat(path)
+            | SourceKind::Format { path, .. } => {
                 put(path);
             }
             SourceKind::Manifest { path, root, .. } => {

@@ -5,10 +5,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use feedline::engine::opening;
 use feedline::error::Stage;
+use feedline::sample::Room;
 use feedline::sample::{FieldKind, Location, Value};
 use feedline::source::{self, Source};
-use feedline::store::{Local, Room, Store};
+use feedline::store::{Local, Store};
 use feedline::{Error, Fault, Spec, decode};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -51,7 +53,7 @@ impl Samples {
             let [named] = &spec.sources[..] else {
                 return Err(Error::System("one source at a time can be read".to_owned()));
             };
-            let source = source::open(&named.kind, decode::EXTENSIONS)?;
+            let source = source::open(&named.kind, &opening(&spec))?;
             match expected {
                 Some(same) if same != (source.len(), source.fingerprint()) => Err(Error::Source {
                     what: source.name(),

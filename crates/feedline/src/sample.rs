@@ -6,6 +6,8 @@ use std::path::Path;
 
 pub use raw_index::{RawIndex, RawRecord};
 
+use crate::error::Fault;
+
 /// The type of an array's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -126,14 +128,42 @@ pub enum FieldKind {
         /// The shape of one sample; empty for a scalar.
         shape: Vec<usize>,
     },
+    /// Arrays of which each sample has its own shape.
+    Ragged {
+        /// The type of their elements.
+        dtype: DType,
+        /// How many axes they have, at least one.
+        axes: usize,
+    },
+    /// Bytes that mean nothing to the engine, of any length.
+    Bytes,
+    /// Text in UTF-8, of any length.
+    Text,
+}
+
+impl FieldKind {
+    /// A scalar of that type.
+    #[must_use]
+    pub fn scalar(dtype: DType) -> FieldKind {
+        FieldKind::Array { dtype, shape: Vec::new() }
+    }
+
+    /// True when samples differ in how many bytes they have, and are not decoded to one size.
+    #[must_use]
+    pub fn is_variable(&self) -> bool {
+        matches!(self, FieldKind::Ragged { .. } | FieldKind::Bytes | FieldKind::Text)
+    }
 }
 
 /// One field's value in one sample, borrowed from its source.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
-    /// Encoded bytes that a store must fetch.
+    /// Bytes that a store must fetch: an encoded image, an array's elements in C order and this
+    /// machine's byte order, text.
     File(Location<'a>),
-    /// Bytes that are in memory already: an array's elements in C order, or an encoded image.
+    /// Bytes that the source has to make, as out of a compressed block: `Source::read` writes them.
+    Made,
+    /// Such bytes that are in memory already.
     Bytes(&'a [u8]),
     /// Decoded pixels that are in memory already: `height` rows of `width` interleaved pixels.
     Pixels {
@@ -161,4 +191,23 @@ pub struct Location<'a> {
     pub path: &'a Path,
     /// The part of the file; `None` is all of it.
     pub range: Option<(u64, u64)>,
+}
+
+/// Gives room for as many bytes as a field of a sample turns out to have.
+pub trait Room {
+    /// Room for exactly `bytes`, or a refusal of what is too large.
+    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault>;
+
+    /// Room that is there already, for those who would have to ask for the length first: what
+    /// fits is read at once. Empty if there is none.
+    fn at_hand(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
+    /// The shape of what is written next, told before [`Room::make`] where a field is
+    /// [`FieldKind::Ragged`] with other than one axis.
+    fn shape(&mut self, _shape: &[usize]) {}
+
+    /// The first `bytes` of [`Room::at_hand`] are the sample, in place of [`Room::make`].
+    fn keep(&mut self, _bytes: usize) {}
 }

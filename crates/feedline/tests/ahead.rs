@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use feedline::sample::Location;
+use feedline::sample::Room;
 use feedline::spec::OpSpec;
-use feedline::store::{Hint, Local, Room, Store};
+use feedline::store::{Hint, Local, Store};
 use feedline::{Builder, Fault, Loader};
 use support::{Folder, photos, rows};
 

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use feedline::error::Stage;
+use feedline::sample::Room;
 use feedline::sample::{DType, Field, FieldKind, Location, Value};
 use feedline::source::Source;
 use feedline::spec::{CacheSpec, OnError, OpSpec};
-use feedline::store::{Local, Room, Store};
+use feedline::store::{Local, Store};
 use feedline::{Builder, Error, Fault, Loader};
 use support::{Folder, arrays, jpeg, photos, rows};
 

@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use feedline::decode::EXTENSIONS;
+use feedline::engine::opening;
 use feedline::sample::{FieldKind, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{SourceKind, Spec};
@@ -33,7 +33,7 @@ fn data() -> Folder {
 }
 
 fn open(kind: &SourceKind) -> Arc<dyn Source> {
-    source::open(kind, EXTENSIONS).unwrap()
+    source::open(kind, &opening(&Spec::default())).unwrap()
 }
 
 fn all(folder: &Folder) -> Vec<(&'static str, Arc<dyn Source>)> {
@@ -235,7 +235,9 @@ fn what_is_wrong_with_a_source_is_said() {
         ("thing.xyz", "is not a data set that feedline knows"),
     ] {
         let kind = SourceKind::Path(folder.path().join(name));
-        let Err(error) = source::open(&kind, EXTENSIONS) else { panic!("{name} was accepted") };
+        let Err(error) = source::open(&kind, &opening(&Spec::default())) else {
+            panic!("{name} was accepted")
+        };
         assert!(error.to_string().contains(message), "{name}: {error}");
         assert!(matches!(error, Error::Source { .. } | Error::Io { .. }), "{name}: {error:?}");
     }

@@ -243,6 +243,9 @@ impl Figures {
                 FieldKind::EncodedImage => ("encoded image", None),
                 FieldKind::Pixels { .. } => ("uint8 pixels", None),
                 FieldKind::Array { dtype, shape } => (dtype.name(), Some(shape)),
+                FieldKind::Ragged { dtype, .. } => (dtype.name(), None),
+                FieldKind::Bytes => ("bytes", None),
+                FieldKind::Text => ("text", None),
             };
             json!({
                 "name": field.name, "type": kind, "shape": shape,
@@ -281,6 +284,11 @@ fn describe_field(field: &FieldFacts) -> String {
             return format!("{} ({channels} x uint8 pixels)", field.name);
         }
         FieldKind::Array { dtype, .. } => dtype.name(),
+        FieldKind::Ragged { dtype, axes } => {
+            return format!("{} ({dtype}, {axes} axes of any length)", field.name);
+        }
+        FieldKind::Bytes => return format!("{} (bytes)", field.name),
+        FieldKind::Text => return format!("{} (text)", field.name),
     };
     let range = field.range.map_or(String::new(), |(low, high)| format!(", {low} to {high}"));
     let distinct = match field.distinct {

@@ -113,7 +113,7 @@ impl RowWriter {
             Value::Int(number) => copy(&number.to_ne_bytes()),
             Value::Float(number) => copy(&number.to_ne_bytes()),
             Value::Pixels { bytes, .. } => copy(bytes),
-            Value::File(_) => {
+            Value::File(_) | Value::Made => {
                 Err(Fault::Unsupported("a file cannot be a plain field of a batch".to_owned()))
             }
         }

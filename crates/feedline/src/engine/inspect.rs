@@ -8,11 +8,11 @@ use super::plan::{decode_options, label_field, open_sources, sample_error};
 use crate::decode::{self, DecodeOptions, Format};
 use crate::error::{Error, Fault, Result, SampleError, Stage};
 use crate::order::Pick;
-use crate::sample::{DType, FieldKind, Location, Value};
+use crate::sample::{DType, FieldKind, Location, Room, Value};
 use crate::source::Source;
 use crate::spec::read::show_bytes;
 use crate::spec::{Spec, Workers};
-use crate::store::{Local, Room, Store};
+use crate::store::{Local, Store};
 use crate::tune;
 
 /// Headers nearly always lie in the first part of a file; where not, the whole file is read.

@@ -9,16 +9,19 @@ use crate::error::{Error, Fault, Result, SampleError, SpecError, Stage};
 use crate::image::{Layout, PixelType, View};
 use crate::layout::BatchLayout;
 use crate::order::{Batches, Identity, Order, Pick};
-use crate::sample::{DType, Field, FieldKind, Location, Value};
-use crate::source::{self, Source};
+use crate::sample::{DType, Field, FieldKind, Location, Room, Value};
+use crate::source::{self, Opening, Source};
 use crate::spec::read::show_bytes;
 use crate::spec::{OnError, OpSpec, SourceKind, Spec, Weights, Workers};
-use crate::store::{Local, Room, Store};
+use crate::store::{Local, Store};
 use crate::transform::{Chain, ImageShape, Mix, Output};
 use crate::tune;
 
 /// The most that is taken when nothing is said: a quarter of what is free, at most this.
 const DEFAULT_MEMORY: u64 = 4_000_000_000;
+
+/// What blocks may take when nothing is said.
+const BLOCK_MEMORY: u64 = 512_000_000;
 
 /// How the image field of a sample becomes a row of the batch.
 pub(crate) enum Pixels {
@@ -242,6 +245,18 @@ pub(super) fn sample_error(
     }
 }
 
+/// What sources are opened with: images are what can be decoded, and blocks take a quarter of the
+/// memory that the spec gives. What is free counts for nothing, since it decides how many blocks are
+/// shuffled together.
+#[must_use]
+pub fn opening(spec: &Spec) -> Opening<'static> {
+    Opening {
+        image_extensions: decode::EXTENSIONS,
+        block_memory: spec.memory.map_or(BLOCK_MEMORY, |memory| memory / 4),
+        is_image: |bytes| decode::Format::sniff(bytes).is_some(),
+    }
+}
+
 /// Opens what the spec names, and checks that the sources go together.
 pub(super) fn open_sources(
     spec: &Spec,
@@ -254,7 +269,7 @@ pub(super) fn open_sources(
             (SourceKind::Arrays, 1..) => {
                 given.next().ok_or_else(|| Error::System("a source vanished".to_owned()))?
             }
-            (kind, _) => source::open(kind, decode::EXTENSIONS)?,
+            (kind, _) => source::open(kind, &opening(spec))?,
         });
     }
     let first: &Arc<dyn Source> = &sources[0];
@@ -284,6 +299,11 @@ fn describe(field: &Field) -> String {
         FieldKind::EncodedImage => format!("{} (encoded image)", field.name),
         FieldKind::Pixels { channels } => format!("{} ({channels} x uint8 pixels)", field.name),
         FieldKind::Array { dtype, shape } => format!("{} ({dtype} {shape:?})", field.name),
+        FieldKind::Ragged { dtype, axes } => {
+            format!("{} ({dtype}, {axes} axes of any length)", field.name)
+        }
+        FieldKind::Bytes => format!("{} (bytes)", field.name),
+        FieldKind::Text => format!("{} (text)", field.name),
     }
 }
 
@@ -505,7 +525,8 @@ fn batch_layout(
                 layout.push(&field.name, DType::F32, &[classes])
             }
             (None, FieldKind::Array { dtype, shape }) => layout.push(&field.name, *dtype, shape),
-            (None, FieldKind::EncodedImage | FieldKind::Pixels { .. }) => {
+            (None, kind) if kind.is_variable() => layout.push(&field.name, DType::U8, &[0]),
+            (None, _) => {
                 return Err(Error::Source {
                     what: format!("field {:?}", field.name),
                     problem: "is a second image; a sample can have one".to_owned(),

@@ -14,11 +14,11 @@ use crate::error::{Error, Fault, SampleError, Stage};
 use crate::image::{self, Image, PixelType, Scratch, View};
 use crate::observe::{Part, Stopwatch, WorkerCounters};
 use crate::order::{EpochOrder, Pick};
-use crate::sample::{Location, Value};
+use crate::sample::{Location, Room, Value};
 use crate::source::Source;
 use crate::spec::OnError;
 use crate::spec::read::show_bytes;
-use crate::store::{Cache, Room};
+use crate::store::Cache;
 use crate::transform::ImageShape;
 
 /// What a slice should take: long enough to make the lock cheap, short enough to share.

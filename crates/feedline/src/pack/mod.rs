@@ -7,6 +7,7 @@ pub mod destination;
 pub mod files;
 pub mod jpeg;
 pub mod raw;
+pub mod record;
 pub mod recut;
 pub mod sample_photos;
 

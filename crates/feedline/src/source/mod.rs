@@ -3,6 +3,7 @@
 //! A source says where bytes lie or lends them; it never decodes. One file per format.
 
 mod arrays;
+mod blocks;
 mod folder;
 mod manifest;
 mod names;
@@ -10,6 +11,7 @@ mod raw;
 mod walk;
 
 pub use arrays::{ArrayData, Arrays, Column};
+pub use blocks::{BlockCache, Blocks};
 pub use folder::Folder;
 pub use manifest::{Columns, Manifest};
 pub use raw::Raw;
@@ -19,8 +21,8 @@ use std::sync::Arc;
 
 use crate::catalog::{self, Catalog};
 use crate::error::{Error, Fault, Result};
-use crate::sample::{Field, Value};
-use crate::spec::SourceKind;
+use crate::sample::{Field, Room, Value};
+use crate::spec::{FieldChoice, SourceFormat, SourceKind};
 
 /// A collection of samples. All methods may be called from many threads at once.
 pub trait Source: Send + Sync {
@@ -37,6 +39,17 @@ pub trait Source: Send + Sync {
 
     /// Field number `field` of sample `index`.
     fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault>;
+
+    /// Writes field number `field` of sample `index` into `room`: for a [`Value::Made`].
+    fn read(&self, _index: u64, _field: usize, _room: &mut dyn Room) -> Result<(), Fault> {
+        Err(Fault::Unsupported("this source makes no bytes".to_owned()))
+    }
+
+    /// How samples lie in blocks of which one is read as a whole for any of its samples; `None` if
+    /// a sample is read alone.
+    fn blocks(&self) -> Option<&Blocks> {
+        None
+    }
 
     /// What a sample that does not lie in a file of its own was called, for messages.
     fn origin(&self, _index: u64) -> Option<PathBuf> {
@@ -56,10 +69,23 @@ pub trait Source: Send + Sync {
     fn name(&self) -> String;
 }
 
-/// Opens what a spec names. `image_extensions` are those that count as images, in lower case.
-pub fn open(kind: &SourceKind, image_extensions: &[&str]) -> Result<Arc<dyn Source>> {
+/// What a source is opened with.
+#[derive(Debug, Clone, Copy)]
+pub struct Opening<'a> {
+    /// File names that count as images end in these, in lower case.
+    pub image_extensions: &'a [&'a str],
+    /// Bytes that a source may keep in blocks which it had to read as a whole.
+    pub block_memory: u64,
+    /// What an image's first bytes look like: to know an image where nothing is said.
+    pub is_image: fn(&[u8]) -> bool,
+}
+
+/// Opens what a spec names.
+pub fn open(kind: &SourceKind, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
+    let image_extensions = with.image_extensions;
     Ok(match kind {
         SourceKind::Path(path) => open_path(path, image_extensions)?,
+        SourceKind::Format { format, path, fields } => open_format(*format, path, fields, with)?,
         SourceKind::ImageFolder(path) => Arc::new(Folder::with_classes(path, image_extensions)?),
         SourceKind::Flat(path) => Arc::new(Folder::flat(path, image_extensions)?),
         SourceKind::Manifest { path, path_column, label_columns, root } => {
@@ -114,5 +140,18 @@ fn open_path(path: &Path, image_extensions: &[&str]) -> Result<Arc<dyn Source>> 
     Err(Error::Source {
         what: path.display().to_string(),
         problem: "is not a data set that feedline knows: expected a folder of images, a packed set, or a .csv, .tsv or .jsonl manifest".to_owned(),
+    })
+}
+
+/// Opens what is in a format of its own. A new format is an arm here and a file beside this one.
+fn open_format(
+    format: SourceFormat,
+    path: &Path,
+    _fields: &[FieldChoice],
+    _with: &Opening<'_>,
+) -> Result<Arc<dyn Source>> {
+    Err(Error::Source {
+        what: path.display().to_string(),
+        problem: format!("cannot be read as {}", format.name()),
     })
 }

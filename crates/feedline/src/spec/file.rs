@@ -58,7 +58,10 @@ impl SourceSpec {
     /// Takes relative paths as relative to `folder`.
     pub fn resolve(&mut self, folder: &Path) {
         match &mut self.kind {
-            SourceKind::Path(path) | SourceKind::ImageFolder(path) | SourceKind::Flat(path) => {
+            SourceKind::Path(path)
+            | SourceKind::ImageFolder(path)
+            | SourceKind::Flat(path)
+            | SourceKind::Format { path, .. } => {
                 resolve(path, folder);
             }
             SourceKind::Manifest { path, root, .. } => {

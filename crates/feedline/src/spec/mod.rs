@@ -29,7 +29,7 @@ mod write;
 pub use file::{read_file, read_toml};
 pub use op::OpSpec;
 pub use read::Table;
-pub use source::{SourceKind, SourceSpec};
+pub use source::{FieldChoice, FieldRole, SourceFormat, SourceKind, SourceSpec};
 
 use std::path::PathBuf;
 

@@ -37,15 +37,144 @@ pub enum SourceKind {
         /// What paths are relative to; the manifest's folder if not given.
         root: Option<PathBuf>,
     },
+    /// Samples in a format of their own.
+    Format {
+        /// Which; [`SourceFormat::Auto`] finds out.
+        format: SourceFormat,
+        /// A file, a folder, or a pattern of names such as `train-{000..099}.tar` or `*.parquet`.
+        path: PathBuf,
+        /// Which fields of a sample are wanted, in this order; all of them if empty.
+        fields: Vec<FieldChoice>,
+    },
     /// Arrays of the running program; they are handed to the builder, not to the spec.
     Arrays,
 }
 
-const KINDS: [(&str, &str); 4] = [
+/// A format in which people keep samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SourceFormat {
+    /// Whatever is found at the path.
+    Auto,
+    /// Tar shards as the webdataset package reads them, also compressed.
+    Tar,
+    /// TensorFlow's records of examples.
+    Tfrecord,
+    /// An LMDB environment.
+    Lmdb,
+    /// Datasets of an HDF5 file.
+    Hdf5,
+    /// NumPy's .npy and .npz.
+    Npy,
+    /// Parquet files.
+    Parquet,
+    /// Arrow IPC files and streams, and Feather.
+    Arrow,
+    /// CSV or TSV of numbers and text.
+    Csv,
+    /// A JSON object a line.
+    Jsonl,
+    /// Zarr arrays, version 2 or 3.
+    Zarr,
+    /// MosaicML's streaming shards.
+    Mds,
+    /// LitData's chunks.
+    Litdata,
+    /// A zip archive of images.
+    Zip,
+}
+
+impl SourceFormat {
+    /// Every format but [`SourceFormat::Auto`].
+    pub const ALL: [SourceFormat; 13] = [
+        SourceFormat::Tar,
+        SourceFormat::Tfrecord,
+        SourceFormat::Lmdb,
+        SourceFormat::Hdf5,
+        SourceFormat::Npy,
+        SourceFormat::Parquet,
+        SourceFormat::Arrow,
+        SourceFormat::Csv,
+        SourceFormat::Jsonl,
+        SourceFormat::Zarr,
+        SourceFormat::Mds,
+        SourceFormat::Litdata,
+        SourceFormat::Zip,
+    ];
+
+    /// The name in a spec.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            SourceFormat::Auto => "auto",
+            SourceFormat::Tar => "tar",
+            SourceFormat::Tfrecord => "tfrecord",
+            SourceFormat::Lmdb => "lmdb",
+            SourceFormat::Hdf5 => "hdf5",
+            SourceFormat::Npy => "npy",
+            SourceFormat::Parquet => "parquet",
+            SourceFormat::Arrow => "arrow",
+            SourceFormat::Csv => "csv",
+            SourceFormat::Jsonl => "jsonl",
+            SourceFormat::Zarr => "zarr",
+            SourceFormat::Mds => "mds",
+            SourceFormat::Litdata => "litdata",
+            SourceFormat::Zip => "zip",
+        }
+    }
+
+    /// The format of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<SourceFormat> {
+        SourceFormat::ALL.into_iter().find(|format| format.name() == name)
+    }
+}
+
+/// A field that is wanted of each sample.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldChoice {
+    /// Its name in a batch.
+    pub name: String,
+    /// What the data calls it: an extension in tar, a feature, a column, a dataset. Several that
+    /// may stand for each other are separated by ";".
+    pub column: String,
+    /// What its bytes are, where that is not to be guessed.
+    pub role: Option<FieldRole>,
+}
+
+/// What a field's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldRole {
+    /// An encoded image.
+    Image,
+    /// Text in UTF-8.
+    Text,
+    /// Bytes as they are.
+    Bytes,
+}
+
+const ROLES: [(&str, FieldRole); 3] =
+    [("image", FieldRole::Image), ("text", FieldRole::Text), ("bytes", FieldRole::Bytes)];
+
+const KINDS: [(&str, &str); 18] = [
     ("image_folder", "image_folder"),
     ("flat", "flat"),
     ("manifest", "manifest"),
     ("arrays", "arrays"),
+    ("auto", "auto"),
+    ("tar", "tar"),
+    ("tfrecord", "tfrecord"),
+    ("lmdb", "lmdb"),
+    ("hdf5", "hdf5"),
+    ("npy", "npy"),
+    ("parquet", "parquet"),
+    ("arrow", "arrow"),
+    ("csv", "csv"),
+    ("jsonl", "jsonl"),
+    ("zarr", "zarr"),
+    ("mds", "mds"),
+    ("litdata", "litdata"),
+    ("zip", "zip"),
 ];
 
 impl From<SourceKind> for SourceSpec {
@@ -96,6 +225,13 @@ impl SourceSpec {
                 }
                 if let Some(root) = root {
                     put("root", text(root));
+                }
+            }
+            SourceKind::Format { format, path, fields } => {
+                put("kind", format.name().into());
+                put("path", text(path));
+                if !fields.is_empty() {
+                    put("fields", fields_value(fields));
                 }
             }
             SourceKind::Arrays => put("kind", "arrays".into()),
@@ -157,8 +293,86 @@ fn read_source(key: &str, value: Value) -> Result<SourceSpec, SpecError> {
             label_columns: table.texts("label_columns")?,
             root: table.text("root")?.map(PathBuf::from),
         },
-        _ => SourceKind::Path(path),
+        other => {
+            let format = other.and_then(SourceFormat::from_name).unwrap_or(SourceFormat::Auto);
+            let fields = read_fields(&mut table)?;
+            match (other, fields.is_empty()) {
+                (None, true) => SourceKind::Path(path),
+                _ => SourceKind::Format { format, path, fields },
+            }
+        }
     };
     table.finish()?;
     Ok(SourceSpec { kind, weight })
+}
+
+fn role_name(role: FieldRole) -> &'static str {
+    ROLES.iter().find(|(_, each)| *each == role).map_or("", |(name, _)| name)
+}
+
+/// A table from names to columns: it keeps the order that it is written in.
+fn fields_value(fields: &[FieldChoice]) -> Value {
+    let fields = fields.iter().map(|field| {
+        let column = match field.role {
+            None => Value::from(field.column.clone()),
+            Some(role) => {
+                let mut table = Map::new();
+                table.insert("column".to_owned(), field.column.clone().into());
+                table.insert("role".to_owned(), role_name(role).into());
+                Value::Object(table)
+            }
+        };
+        (field.name.clone(), column)
+    });
+    Value::Object(fields.collect())
+}
+
+/// `fields` is a list of columns, or a table from names to columns.
+fn read_fields(table: &mut Table) -> Result<Vec<FieldChoice>, SpecError> {
+    let key = table.key("fields");
+    let allowed = "a list of columns, or a table such as { image = \"jpg\", label = \"cls\" }";
+    let wrong = |key: &str, value: &Value| {
+        SpecError::new(key, "is not allowed").value(value).allowed(allowed)
+    };
+    let plain = |name: &str, column: &str| FieldChoice {
+        name: name.to_owned(),
+        column: column.to_owned(),
+        role: None,
+    };
+    let given = match table.take("fields") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(columns)) => {
+            let column = |value: &Value| Some(plain(value.as_str()?, value.as_str()?));
+            let each = columns.iter().map(|value| column(value).ok_or_else(|| wrong(&key, value)));
+            each.collect::<Result<Vec<_>, _>>()?
+        }
+        Some(Value::Object(named)) => {
+            let mut fields = Vec::new();
+            for (name, value) in named {
+                let key = format!("{key}.{name}");
+                fields.push(match value {
+                    Value::String(column) => plain(&name, &column),
+                    Value::Object(_) => {
+                        let mut inner = Table::new(&key, value)?;
+                        let column = inner.text("column")?.unwrap_or_else(|| name.clone());
+                        let role = inner.choice("role", &ROLES)?;
+                        inner.finish()?;
+                        FieldChoice { name, column, role }
+                    }
+                    other => return Err(wrong(&key, &other)),
+                });
+            }
+            fields
+        }
+        Some(other) => return Err(wrong(&key, &other)),
+    };
+    for (at, field) in given.iter().enumerate() {
+        if field.name.is_empty() || field.column.is_empty() {
+            return Err(SpecError::new(key, "has a field without a name").allowed(allowed));
+        }
+        if given[..at].iter().any(|other| other.name == field.name) {
+            return Err(SpecError::new(key, format!("names {:?} twice", field.name)));
+        }
+    }
+    Ok(given)
 }

@@ -8,9 +8,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use super::{Hint, Room, Store};
+use super::{Hint, Store};
 use crate::error::Fault;
-use crate::sample::Location;
+use crate::sample::{Location, Room};
 
 /// Files on this machine. One that fits into the room at hand takes three system calls: open,
 /// read, close. Otherwise its size is asked for in between.

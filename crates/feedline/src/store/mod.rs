@@ -7,22 +7,7 @@ pub use cache::{Cache, Cached};
 pub use local::Local;
 
 use crate::error::Fault;
-use crate::sample::Location;
-
-/// Gives room for as many bytes as a sample turns out to have.
-pub trait Room {
-    /// Room for exactly `bytes`, or a refusal of what is too large.
-    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault>;
-
-    /// Room that is there already, for a store that would have to ask for the length first: what
-    /// fits is read at once. Empty if there is none.
-    fn at_hand(&mut self) -> &mut [u8] {
-        &mut []
-    }
-
-    /// The first `bytes` of [`Room::at_hand`] are the sample, in place of [`Room::make`].
-    fn keep(&mut self, _bytes: usize) {}
-}
+use crate::sample::{Location, Room};
 
 /// What became of a hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

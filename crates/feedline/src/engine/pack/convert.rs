@@ -7,9 +7,9 @@ use crate::error::{Fault, Result, Stage};
 use crate::image::{PixelType, Scratch};
 use crate::pack::jpeg::Encoder;
 use crate::pack::recut::Recutter;
-use crate::sample::{Location, Value};
+use crate::sample::{self, Location, Value};
 use crate::spec::read::show_bytes;
-use crate::store::{self, Local, Store};
+use crate::store::{Local, Store};
 use crate::transform::{Chain, ImageShape};
 
 /// What was made of a sample.
@@ -46,7 +46,7 @@ pub(super) struct Converter<'a> {
 /// A file's bytes, within a limit.
 struct Bytes<'a>(&'a mut Vec<u8>, u64);
 
-impl store::Room for Bytes<'_> {
+impl sample::Room for Bytes<'_> {
     fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
         if bytes == 0 {
             return Err(Fault::corrupt("image", "the file is empty"));

@@ -19,9 +19,9 @@ use self::convert::Made;
 pub use self::gain::{Expectation, Gain};
 use self::targets::Targets;
 use self::work::Work;
-use super::plan::sample_error;
+use super::plan::{opening, sample_error};
 use crate::catalog::{self, Catalog, Entry, Kind};
-use crate::decode::{self, DecodeOptions};
+use crate::decode::DecodeOptions;
 use crate::error::{Error, Fault, Result, SampleError, SpecError, Stage};
 use crate::image::Layout;
 use crate::order::Pick;
@@ -31,7 +31,7 @@ use crate::pack::jpeg::Subsampling;
 use crate::pack::raw;
 use crate::sample::{DType, FieldKind, Value};
 use crate::source::{self, Source};
-use crate::spec::{OpSpec, SourceKind, Workers};
+use crate::spec::{OpSpec, SourceKind, Spec, Workers};
 use crate::transform::Chain;
 use crate::tune;
 
@@ -164,11 +164,12 @@ impl Pack {
     /// Opens a folder of images or a manifest.
     pub fn open(kind: SourceKind, options: PackOptions) -> Result<Pack> {
         options.check()?;
-        let source = source::open(&kind, decode::EXTENSIONS)?;
+        let source = source::open(&kind, &opening(&Spec::default()))?;
         let (SourceKind::Path(path)
         | SourceKind::ImageFolder(path)
         | SourceKind::Flat(path)
-        | SourceKind::Manifest { path, .. }) = &kind
+        | SourceKind::Manifest { path, .. }
+        | SourceKind::Format { path, .. }) = &kind
         else {
             return Err(Error::Source {
                 what: source.name(),
