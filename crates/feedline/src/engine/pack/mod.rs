@@ -280,6 +280,8 @@ impl Pack {
             classes: self.source.classes().to_vec(),
             labels: labels.collect(),
             table: self.table && !self.options.raw,
+            fields: Vec::new(),
+            shards: Vec::new(),
             job,
             bytes,
             list,
