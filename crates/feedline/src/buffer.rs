@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use memmap2::MmapMut;
 
@@ -72,6 +72,8 @@ pub struct BatchMemory {
     lock: OnceLock<Box<dyn Any + Send + Sync>>,
     map: UnsafeCell<MmapMut>,
     bytes: usize,
+    /// Where rows of no fixed length lie.
+    tails: Mutex<Vec<Arc<BatchMemory>>>,
 }
 
 // SAFETY: shared access hands out only disjoint ranges for writing (see `range_mut`) and whole
@@ -85,7 +87,12 @@ impl BatchMemory {
         // Batches are tens of megabytes and written from end to end: huge pages save most of
         // the page faults. A kernel that refuses is no reason to fail.
         let _ = map.advise(memmap2::Advice::HugePage);
-        Ok(BatchMemory { lock: OnceLock::new(), map: UnsafeCell::new(map), bytes })
+        Ok(BatchMemory {
+            lock: OnceLock::new(),
+            map: UnsafeCell::new(map),
+            bytes,
+            tails: Mutex::default(),
+        })
     }
 
     /// Bytes held.
@@ -110,6 +117,37 @@ impl BatchMemory {
             let _ = self.lock.set(make()?);
         }
         Ok(())
+    }
+
+    /// Adds memory for rows of no fixed length, and gives its number.
+    pub fn add_tail(&self, tail: Arc<BatchMemory>) -> u64 {
+        let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
+        tails.push(tail);
+        tails.len() as u64 - 1
+    }
+
+    /// The memory that was added.
+    #[must_use]
+    pub fn tails(&self) -> Vec<Arc<BatchMemory>> {
+        self.tails.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes out the memory that was added.
+    pub fn take_tails(&mut self) -> Vec<Arc<BatchMemory>> {
+        std::mem::take(self.tails.get_mut().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How many pieces of memory were added.
+    #[must_use]
+    pub fn tail_count(&self) -> usize {
+        self.tails.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Bytes of the memory that was added.
+    #[must_use]
+    pub fn tail_bytes(&self) -> u64 {
+        let tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
+        tails.iter().map(|tail| tail.len() as u64).sum()
     }
 
     /// The address of the first byte.

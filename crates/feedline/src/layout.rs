@@ -3,6 +3,43 @@
 use crate::buffer::ALIGNMENT;
 use crate::sample::DType;
 
+/// What a field is whose rows have no length in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Variable {
+    /// Arrays of so many axes, each with its own shape.
+    Array {
+        /// How many axes.
+        axes: usize,
+    },
+    /// Bytes that mean nothing here.
+    Bytes,
+    /// UTF-8.
+    Text,
+}
+
+impl Variable {
+    /// How many lengths a row has.
+    #[must_use]
+    pub fn axes(self) -> usize {
+        match self {
+            Variable::Array { axes } => axes,
+            Variable::Bytes | Variable::Text => 0,
+        }
+    }
+}
+
+/// Where a row of no fixed length lies: which of the batch's tails, from which byte on, and how
+/// many bytes. In the batch's own memory these three numbers stand for it, and its shape after them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// The tail's number.
+    pub tail: u64,
+    /// The first byte.
+    pub start: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
 /// One field of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchField {
@@ -18,6 +55,8 @@ pub struct BatchField {
     pub row_bytes: usize,
     /// Where its rows begin in the batch's memory.
     pub offset: usize,
+    /// What it is if its rows have no length in common: then a row is an [`Entry`] and its shape.
+    pub variable: Option<Variable>,
 }
 
 /// How a batch lies in memory: field after field, each aligned, each with its rows in a row.
@@ -68,8 +107,25 @@ impl BatchLayout {
             strides,
             row_bytes,
             offset,
+            variable: None,
         });
         Some(())
+    }
+
+    /// Adds a field whose rows have no length in common.
+    #[must_use]
+    pub fn push_variable(&mut self, name: &str, dtype: DType, variable: Variable) -> Option<()> {
+        self.push(name, DType::U64, &[3 + variable.axes()])?;
+        let field = self.fields.last_mut()?;
+        (field.dtype, field.variable) = (dtype, Some(variable));
+        (field.shape, field.strides) = (Vec::new(), Vec::new());
+        Some(())
+    }
+
+    /// True if some field's rows have no length in common.
+    #[must_use]
+    pub fn has_variable(&self) -> bool {
+        self.fields.iter().any(|field| field.variable.is_some())
     }
 
     /// The fields in order.

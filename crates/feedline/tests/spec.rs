@@ -64,6 +64,7 @@ fn toml_json_and_builder_describe_the_same() {
         .quarantine(PathBuf::from("bad.jsonl"))
         .decode(DecodeSpec {
             gray: true,
+            bytes: false,
             exif_orientation: true,
             max_pixels: Some(50_000_000),
             allow_truncated: false,

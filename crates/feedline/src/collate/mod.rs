@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::buffer::BatchMemory;
 use crate::error::Fault;
-use crate::layout::{BatchField, BatchLayout};
+use crate::layout::{BatchField, BatchLayout, Entry};
 use crate::sample::Value;
 
 /// The right to write some rows of a batch. The engine makes exactly one for each row.
@@ -94,28 +94,23 @@ impl RowWriter {
         Ok(())
     }
 
-    /// Writes a value that needs no decoding.
-    pub fn write(&mut self, field: usize, row: usize, value: &Value<'_>) -> Result<(), Fault> {
-        let out = self.row(field, row);
-        let mut copy = |bytes: &[u8]| {
-            if bytes.len() != out.len() {
-                return Err(Fault::Shape(format!(
-                    "has {} bytes, a row of the batch has {}",
-                    bytes.len(),
-                    out.len()
-                )));
-            }
-            out.copy_from_slice(bytes);
-            Ok(())
-        };
-        match value {
-            Value::Bytes(bytes) => copy(bytes),
-            Value::Int(number) => copy(&number.to_ne_bytes()),
-            Value::Float(number) => copy(&number.to_ne_bytes()),
-            Value::Pixels { bytes, .. } => copy(bytes),
-            Value::File(_) | Value::Made => {
-                Err(Fault::Unsupported("a file cannot be a plain field of a batch".to_owned()))
-            }
+    /// Writes where a row of no fixed length lies, and its shape.
+    pub fn write_entry(
+        &mut self,
+        field: usize,
+        row: usize,
+        entry: Entry,
+        shape: &[usize],
+    ) -> Result<(), Fault> {
+        let axes = self.layout.fields()[field].variable.map_or(0, |variable| variable.axes());
+        if shape.len() != axes {
+            return Err(Fault::Shape(format!("has {} axes, not {axes}", shape.len())));
         }
+        let numbers = [entry.tail, entry.start, entry.length];
+        let numbers = numbers.into_iter().chain(shape.iter().map(|n| *n as u64));
+        for (place, number) in self.row(field, row).chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_ne_bytes());
+        }
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::buffer::BatchMemory;
-use crate::layout::{BatchField, BatchLayout};
+use crate::layout::{BatchField, BatchLayout, Variable};
 use crate::sample::DType;
 
 /// Where a batch's memory goes when the program drops it.
@@ -34,6 +34,7 @@ elements!(u8 => U8, i8 => I8, u16 => U16, i16 => I16, u32 => U32, i32 => I32, u6
 pub struct Batch {
     layout: Arc<BatchLayout>,
     memory: Option<Arc<BatchMemory>>,
+    tails: Vec<Arc<BatchMemory>>,
     home: Arc<dyn Home>,
     /// After a fork the loader's locks may be held by threads that do not exist here.
     process: u32,
@@ -41,6 +42,46 @@ pub struct Batch {
     epoch: u64,
     number: u64,
     padding: usize,
+}
+
+/// One field of a batch whose rows have no length in common.
+#[derive(Clone, Copy)]
+pub struct Ragged<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// What its rows are.
+    pub variable: Variable,
+    /// Rows of the batch.
+    pub rows: usize,
+    entries: &'a [u8],
+    tails: &'a [Arc<BatchMemory>],
+}
+
+impl<'a> Ragged<'a> {
+    fn number(&self, row: usize, place: usize) -> usize {
+        let at = (row * (3 + self.variable.axes()) + place) * 8;
+        let bytes = self.entries.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_ne_bytes) as usize
+    }
+
+    /// The bytes of a row; empty beyond the last one.
+    #[must_use]
+    pub fn bytes(&self, row: usize) -> &'a [u8] {
+        let [tail, start, length] = [0, 1, 2].map(|place| self.number(row, place));
+        if length == 0 {
+            return &[];
+        }
+        // SAFETY: no writer is left, by the contract of `Batch::new`.
+        self.tails.get(tail).map_or(&[], |tail| unsafe { tail.range(start, length) })
+    }
+
+    /// The shape of a row; empty for bytes and text.
+    #[must_use]
+    pub fn shape(&self, row: usize) -> Vec<usize> {
+        (0..self.variable.axes()).map(|axis| self.number(row, 3 + axis)).collect()
+    }
 }
 
 /// One field of a batch: all rows of it.
@@ -76,6 +117,7 @@ impl Batch {
     ) -> Self {
         Batch {
             layout,
+            tails: memory.tails(),
             memory: Some(memory),
             home,
             process: std::process::id(),
@@ -126,10 +168,27 @@ impl Batch {
             .map_or(std::ptr::null_mut(), |memory| unsafe { memory.as_ptr().add(offset) })
     }
 
-    /// Field number `field`.
+    /// Field number `field`, if its rows have no length in common.
+    #[must_use]
+    pub fn ragged(&self, field: usize) -> Option<Ragged<'_>> {
+        let field = self.layout.fields().get(field)?;
+        let memory = self.memory.as_ref()?;
+        // SAFETY: no writer is left, by the contract of `new`.
+        let entries = unsafe { memory.range(field.offset, self.rows * field.row_bytes) };
+        Some(Ragged {
+            name: &field.name,
+            dtype: field.dtype,
+            variable: field.variable?,
+            rows: self.rows,
+            entries,
+            tails: &self.tails,
+        })
+    }
+
+    /// Field number `field`, if its rows are of one shape.
     #[must_use]
     pub fn array(&self, field: usize) -> Option<Array<'_>> {
-        let field = self.layout.fields().get(field)?;
+        let field = self.layout.fields().get(field).filter(|field| field.variable.is_none())?;
         let memory = self.memory.as_ref()?;
         // SAFETY: no writer is left, by the contract of `new`.
         let bytes = unsafe { memory.range(field.offset, self.rows * field.row_bytes) };
@@ -152,7 +211,19 @@ impl Batch {
     /// A hash of all names, types, shapes and elements: equal batches have equal hashes.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        hash_arrays((0..self.layout.fields().len()).filter_map(|number| self.array(number)))
+        let fields = 0..self.layout.fields().len();
+        let fixed = hash_arrays(fields.clone().filter_map(|number| self.array(number)));
+        // The arrays' own hash where there is nothing else.
+        fields.filter_map(|number| self.ragged(number)).fold(fixed, |seed, field| {
+            let mut hash = Xxh3::with_seed(seed);
+            hash.update(format!("{} {} {}", field.name, field.dtype, field.rows).as_bytes());
+            for row in 0..field.rows {
+                let bytes = field.bytes(row);
+                hash.update(format!("{:?} {};", field.shape(row), bytes.len()).as_bytes());
+                hash.update(bytes);
+            }
+            hash.digest()
+        })
     }
 
     #[cfg(test)]
@@ -200,6 +271,8 @@ impl std::fmt::Debug for Batch {
         for number in 0..self.layout.fields().len() {
             if let Some(array) = self.array(number) {
                 write!(f, " {} {} {:?}", array.name, array.dtype, array.shape())?;
+            } else if let Some(field) = self.ragged(number) {
+                write!(f, " {} {:?} of {} rows", field.name, field.variable, field.rows)?;
             }
         }
         Ok(())
@@ -208,6 +281,7 @@ impl std::fmt::Debug for Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
+        self.tails.clear();
         if let Some(memory) = self.memory.take()
             && self.process == std::process::id()
         {

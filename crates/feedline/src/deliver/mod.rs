@@ -5,5 +5,5 @@ pub mod device;
 pub mod dlpack;
 mod run_hash;
 
-pub use batch::{Array, Batch, Element, Home, hash_arrays};
+pub use batch::{Array, Batch, Element, Home, Ragged, hash_arrays};
 pub use run_hash::RunHash;

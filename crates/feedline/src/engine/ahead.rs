@@ -195,7 +195,7 @@ impl Ahead {
 
     fn walk(&self, shared: &Shared) {
         let plan = &shared.plan;
-        let Some(image) = &plan.image else { return };
+        let Some(field) = plan.read_field else { return };
         let mut epoch = None;
         while let Some(place) = self.next(shared) {
             let order = match epoch.take() {
@@ -205,7 +205,7 @@ impl Ahead {
             let pick = order.pick(plan.batches.row(place.batch, place.row).position);
             epoch = Some((place.epoch, order));
             let kept = shared.caches.get(pick.source).and_then(|cache| cache.get(pick.index));
-            let value = plan.sources[pick.source].value(pick.index, image.field);
+            let value = plan.sources[pick.source].value(pick.index, field);
             let hint = match value {
                 Ok(Value::File(location)) if kept.is_none() => {
                     self.hints.fetch_add(1, Relaxed);

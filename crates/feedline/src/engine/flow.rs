@@ -24,13 +24,21 @@ use super::sync::{Condvar, Mutex, lock, wait, wait_for};
 use crate::buffer::BatchMemory;
 use crate::collate::RowWriter;
 use crate::error::{Error, SampleError};
-use crate::layout::BatchLayout;
+use crate::layout::{BatchLayout, Entry};
 use crate::order::{Batches, Pick};
 use crate::spec::read::show_bytes;
 
 /// How long the loader waits for the program to drop a batch when they hold all the memory.
 /// Another thread may be about to; the thread that asks for the next one cannot.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Rows of no fixed length lie in pieces. A batch's first one is small, as batches of short text
+/// are; each further one is four times as large, up to the largest.
+const SMALLEST_TAIL: usize = 64 << 10;
+const LARGEST_TAIL: usize = 4 << 20;
+
+/// Pieces that are kept for the next batches.
+const FREE_TAILS: usize = 64;
 
 /// How often a waiting consumer is asked whether it still wants to: Ctrl-C feels instant.
 const ASKING: Duration = Duration::from_millis(50);
@@ -70,6 +78,39 @@ pub(crate) struct Slice {
     pub(crate) epoch: u64,
     pub(crate) batch: u64,
     pub(crate) writer: RowWriter,
+    /// Where rows of no fixed length go, with what is written of it.
+    tail: Option<Tail>,
+}
+
+/// Memory for rows of no fixed length.
+struct Tail {
+    number: u64,
+    memory: Arc<BatchMemory>,
+    used: usize,
+}
+
+impl Slice {
+    /// Room for `bytes` in the tail at hand, if it has them.
+    pub(crate) fn room(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let Tail { memory, used, .. } = self.tail.as_ref()?;
+        // SAFETY: what lies behind `used` is this slice's alone: a tail is with one slice at a
+        // time, and nobody reads a batch before its last slice is done.
+        (bytes <= memory.len() - used).then(|| unsafe { memory.range_mut(*used, bytes) })
+    }
+
+    /// What is left of the tail at hand.
+    pub(crate) fn room_left(&self) -> usize {
+        self.tail.as_ref().map_or(0, |tail| tail.memory.len() - tail.used)
+    }
+
+    /// The first `bytes` of the room belong to a row, whose place this is.
+    pub(crate) fn keep(&mut self, bytes: usize) -> Entry {
+        let Some(tail) = &mut self.tail else { return Entry::default() };
+        let entry = Entry { tail: tail.number, start: tail.used as u64, length: bytes as u64 };
+        // The next array begins where its elements are aligned.
+        tail.used = (tail.used + bytes).next_multiple_of(16).min(tail.memory.len());
+        entry
+    }
 }
 
 /// A sample that failed, in the row it was for.
@@ -99,6 +140,8 @@ struct Slot {
     remaining: u64,
     memory: Arc<BatchMemory>,
     outcome: Outcome,
+    /// Tails of slices that are done, which have room left.
+    tails: Vec<Tail>,
     /// All rows are made, and a worker has them all in hand to mix them.
     closing: bool,
 }
@@ -126,6 +169,10 @@ struct State {
     slots: VecDeque<Slot>,
     next_id: u64,
     free: Vec<BatchMemory>,
+    /// Tails that nobody uses.
+    free_tails: Vec<Arc<BatchMemory>>,
+    /// The most that the tails of a batch took.
+    largest_tails: u64,
     used: u64,
     /// Of `used`: workers' scratch.
     scratch: u64,
@@ -207,6 +254,8 @@ impl Flow {
             slots: VecDeque::with_capacity(ahead),
             next_id: 0,
             free: Vec::new(),
+            free_tails: Vec::new(),
+            largest_tails: 0,
             used: 0,
             scratch: 0,
             held: 0,
@@ -277,6 +326,7 @@ impl Flow {
             // consumer gets the slot only when every row is done. A slot that is thrown away
             // keeps its memory out of use until the last writer lets go of it (`let_go`).
             writer: unsafe { RowWriter::new(slot.memory.clone(), self.layout.clone(), range) },
+            tail: slot.tails.pop(),
         })
     }
 
@@ -284,6 +334,11 @@ impl Flow {
     fn open(&self, state: &mut State) -> bool {
         // While somebody waits for scratch, memory goes there first.
         if state.slots.len() >= self.ahead || !state.line.is_empty() || self.batches.count() == 0 {
+            return false;
+        }
+        // A batch that cannot be finished would have to be thrown away again.
+        let tails = if state.slots.is_empty() { 0 } else { state.largest_tails };
+        if tails > 0 && state.used + self.batch_bytes() + tails > self.limit + free_bytes(state) {
             return false;
         }
         let memory = match state.free.pop() {
@@ -316,6 +371,7 @@ impl Flow {
             remaining: rows,
             memory: Arc::new(memory),
             outcome: Outcome::default(),
+            tails: Vec::new(),
             closing: false,
         });
         true
@@ -330,11 +386,13 @@ impl Flow {
         let mut state = lock(&self.state);
         match state.slots.iter_mut().find(|slot| slot.id == slice.id) {
             None => {
+                drop(slice.tail);
                 self.let_go(&mut state, memory);
                 None
             }
             Some(slot) => {
                 drop(memory);
+                slot.tails.extend(slice.tail.filter(|tail| tail.used < tail.memory.len()));
                 slot.remaining -= rows;
                 slot.outcome.failures.extend(outcome.failures);
                 if let Some((row, error)) = outcome.error
@@ -361,6 +419,7 @@ impl Flow {
                     // SAFETY: every row is done, so no writer is left; none comes, since all rows
                     // were handed out; and the consumer gets the slot only when this one is done.
                     writer: unsafe { RowWriter::new(slot.memory.clone(), layout, range) },
+                    tail: None,
                 })
             }
         }
@@ -368,7 +427,16 @@ impl Flow {
 
     /// Keeps a batch's memory for the next one, once nobody uses it.
     fn let_go(&self, state: &mut State, memory: Arc<BatchMemory>) {
-        let Ok(memory) = Arc::try_unwrap(memory) else { return };
+        let Ok(mut memory) = Arc::try_unwrap(memory) else { return };
+        let keep = !state.stopped && state.line.is_empty();
+        for tail in memory.take_tails() {
+            let spare = state.free_tails.len() < FREE_TAILS && tail.len() <= LARGEST_TAIL;
+            if keep && spare && Arc::strong_count(&tail) == 1 {
+                state.free_tails.push(tail);
+            } else {
+                state.used -= tail.len() as u64;
+            }
+        }
         if state.stopped || !state.line.is_empty() || state.free.len() >= self.ahead {
             drop(memory);
             state.used -= self.batch_bytes();
@@ -412,8 +480,55 @@ impl Flow {
     }
 
     fn drop_free(&self, state: &mut State) {
-        state.used -= self.batch_bytes() * state.free.len() as u64;
+        state.used -= self.batch_bytes() * state.free.len() as u64 + free_bytes(state);
         state.free.clear();
+        state.free_tails.clear();
+    }
+
+    /// Gets `slice` memory for a row of `bytes`. `has` is scratch that the worker has for it: it may
+    /// become the tail.
+    pub(crate) fn tail(&self, slice: &mut Slice, bytes: usize, has: &mut u64) -> Grant {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        let Some(at) = state.slots.iter().position(|slot| slot.id == slice.id) else {
+            return Grant::Cancelled;
+        };
+        let size = tail_size(bytes, state.slots[at].memory.tail_count());
+        let kept = state.free_tails.iter().position(|tail| tail.len() == size);
+        let tail = match kept {
+            Some(at) => state.free_tails.swap_remove(at),
+            None => {
+                if *has >= size as u64 {
+                    *has -= size as u64;
+                    state.scratch -= size as u64;
+                } else if !state.line.is_empty() {
+                    return Grant::Wait;
+                } else {
+                    if state.used + size as u64 > self.limit {
+                        self.drop_free(state);
+                    }
+                    if state.used + size as u64 > self.limit {
+                        return Grant::Wait;
+                    }
+                    state.used += size as u64;
+                }
+                match BatchMemory::new(size) {
+                    Ok(tail) => Arc::new(tail),
+                    Err(error) => {
+                        state.used -= size as u64;
+                        state.refused = Some(error.to_string());
+                        self.ready.notify_all();
+                        return Grant::Cancelled;
+                    }
+                }
+            }
+        };
+        let slot = &mut state.slots[at];
+        let number = slot.memory.add_tail(tail.clone());
+        let before = slice.tail.replace(Tail { number, memory: tail, used: 0 });
+        // What a large row leaves may do for smaller ones.
+        slot.tails.extend(before.filter(|tail| tail.memory.len() - tail.used > size / 4));
+        Grant::Granted
     }
 
     /// Waits in line, holding no scratch, until `need` bytes are there for this row.
@@ -445,6 +560,10 @@ impl Flow {
                     self.throw_newest_away(&mut state);
                     continue;
                 }
+                let alone = state.slots.len() == 1 && state.held == 0 && state.scratch == 0;
+                if alone && state.line.len() == 1 {
+                    break Grant::Never(self.limit.saturating_sub(state.used));
+                }
                 if began.elapsed() >= self.patience && state.held > 0 && state.scratch == 0 {
                     break Grant::Held(state.held);
                 }
@@ -458,7 +577,8 @@ impl Flow {
     }
 
     fn throw_newest_away(&self, state: &mut State) {
-        if let Some(slot) = state.slots.pop_back() {
+        if let Some(mut slot) = state.slots.pop_back() {
+            slot.tails.clear();
             (state.cursor.epoch, state.cursor.batch) = (slot.epoch, slot.batch);
             state.remade += 1;
             self.let_go(state, slot.memory);
@@ -483,9 +603,12 @@ impl Flow {
         let mut state = lock(&self.state);
         loop {
             if let Some(slot) = done_at(&state, in_order).and_then(|at| state.slots.remove(at)) {
-                state.held += self.batch_bytes();
+                let tails = slot.memory.tail_bytes();
+                state.largest_tails = state.largest_tails.max(tails);
+                state.held += self.batch_bytes() + tails;
                 state.hungry = None;
                 self.work.notify_all();
+                drop(slot.tails);
                 return Ok(Done {
                     epoch: slot.epoch,
                     batch: slot.batch,
@@ -532,7 +655,7 @@ impl Flow {
     /// Takes back the memory of a batch that the program dropped.
     pub(crate) fn give_back(&self, memory: Arc<BatchMemory>) {
         let mut state = lock(&self.state);
-        state.held -= self.batch_bytes();
+        state.held -= self.batch_bytes() + memory.tail_bytes();
         self.let_go(&mut state, memory);
         self.ready.notify_all();
     }
@@ -541,7 +664,8 @@ impl Flow {
     pub(crate) fn seek(&self, cursor: Cursor) {
         let mut state = lock(&self.state);
         state.cursor = cursor;
-        while let Some(slot) = state.slots.pop_back() {
+        while let Some(mut slot) = state.slots.pop_back() {
+            slot.tails.clear();
             self.let_go(&mut state, slot.memory);
         }
         self.work.notify_all();
@@ -551,7 +675,8 @@ impl Flow {
     pub(crate) fn stop(&self) {
         let mut state = lock(&self.state);
         state.stopped = true;
-        while let Some(slot) = state.slots.pop_back() {
+        while let Some(mut slot) = state.slots.pop_back() {
+            slot.tails.clear();
             self.let_go(&mut state, slot.memory);
         }
         self.drop_free(&mut state);
@@ -616,6 +741,22 @@ impl Flow {
             remade: state.remade,
         }
     }
+}
+
+/// Bytes of the tails that nobody uses.
+fn free_bytes(state: &State) -> u64 {
+    state.free_tails.iter().map(|tail| tail.len() as u64).sum()
+}
+
+/// Bytes of a tail that has room for a row of `bytes`, in a batch that has `count` already.
+fn tail_size(bytes: usize, count: usize) -> usize {
+    let size = (SMALLEST_TAIL << (2 * count.min(3))).min(LARGEST_TAIL);
+    if bytes <= size { size } else { most_for(bytes) }
+}
+
+/// The largest tail that may be made for a row of `bytes`.
+pub(crate) fn most_for(bytes: usize) -> usize {
+    bytes.max(1).checked_next_multiple_of(LARGEST_TAIL).unwrap_or(bytes)
 }
 
 fn done_at(state: &State, in_order: bool) -> Option<usize> {

@@ -22,8 +22,8 @@ use crate::order::{Permutation, Pick, State};
 use crate::sample::Value;
 use crate::source::{Arrays, Source};
 use crate::spec::{
-    CacheSpec, DecodeSpec, LastBatch, OnError, OpSpec, SourceKind, SourceSpec, Spec, Subset,
-    Weights, Workers,
+    CacheSpec, DecodeSpec, LastBatch, OnError, OpSpec, OpenBlocks, SourceKind, SourceSpec, Spec,
+    Subset, Weights, Workers,
 };
 use crate::store::Store;
 
@@ -79,6 +79,8 @@ impl Builder {
         batch_size: u64 => |spec, value| spec.batch_size = value;
         /// A new order in each epoch.
         shuffle: bool => |spec, value| spec.shuffle = value;
+        /// Blocks that are shuffled together where data is read a block at a time.
+        open_blocks: OpenBlocks => |spec, value| spec.open_blocks = value;
         /// Draw samples with replacement.
         replacement: bool => |spec, value| spec.replacement = value;
         /// Draw samples in proportion to these.

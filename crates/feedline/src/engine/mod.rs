@@ -8,6 +8,7 @@
 
 mod ahead;
 mod device;
+mod fields;
 mod flow;
 mod inspect;
 mod loader;

@@ -7,18 +7,21 @@ use super::rank::Rank;
 use crate::decode::{self, ColorMode, DecodeOptions};
 use crate::error::{Error, Fault, Result, SampleError, SpecError, Stage};
 use crate::image::{Layout, PixelType, View};
-use crate::layout::BatchLayout;
-use crate::order::{Batches, Identity, Order, Pick};
+use crate::layout::{BatchLayout, Variable};
+use crate::order::{Batches, BlockEnds, Identity, Order, Pick};
 use crate::sample::{DType, Field, FieldKind, Location, Room, Value};
-use crate::source::{self, Opening, Source};
+use crate::source::{self, Blocks, Opening, Source};
 use crate::spec::read::show_bytes;
-use crate::spec::{OnError, OpSpec, SourceKind, Spec, Weights, Workers};
-use crate::store::{Local, Store};
+use crate::spec::{OnError, OpSpec, OpenBlocks, SourceKind, Spec, Weights, Workers};
+use crate::store::{Files, Store};
 use crate::transform::{Chain, ImageShape, Mix, Output};
 use crate::tune;
 
 /// The most that is taken when nothing is said: a quarter of what is free, at most this.
 const DEFAULT_MEMORY: u64 = 4_000_000_000;
+
+/// Samples that are read alone count as a block, beside sources that have blocks.
+const ALONE: u64 = 1024;
 
 /// What blocks may take when nothing is said.
 const BLOCK_MEMORY: u64 = 512_000_000;
@@ -66,6 +69,8 @@ pub(crate) struct Plan {
     pub(crate) chain: Chain,
     pub(crate) decode: DecodeOptions,
     pub(crate) image: Option<ImageField>,
+    /// The field whose bytes take most of the reading.
+    pub(crate) read_field: Option<usize>,
     pub(crate) mixing: Option<Mixing>,
     pub(crate) layout: Arc<BatchLayout>,
     pub(crate) rank: Rank,
@@ -133,9 +138,10 @@ impl Plan {
             Ok(Value::Bytes(bytes)) => bytes.try_into().ok().map(i64::from_ne_bytes),
             _ => None,
         })?;
+        let (order, open_blocks) = order.in_blocks(&spec, &block_ends(&spec, &sources));
         let batches =
             Batches::new(order.samples(), spec.batch_size, rank.rank, rank.world, spec.last_batch)?;
-        let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Local));
+        let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Files::default()));
         let image = match purpose {
             Purpose::Load => {
                 // Without ops, arrays need not be images, unless they are mixed.
@@ -148,6 +154,13 @@ impl Plan {
             None => None,
             Some(mix) => Some(mixing(mix, &fields, image.as_ref(), &*sources[0])?),
         };
+        let read_field = match &image {
+            Some(image) => Some(image.field),
+            None => fields.iter().position(|field| match &field.kind {
+                FieldKind::Array { shape, .. } => !shape.is_empty(),
+                _ => true,
+            }),
+        };
         let rows = batches.rows(0).max(1);
         let layout = batch_layout(&spec, &fields, image.as_ref(), mixing.as_ref(), rows)?;
         let workers = match spec.num_workers {
@@ -156,10 +169,11 @@ impl Plan {
         };
         let batch_bytes = layout.bytes() as u64;
         let ahead = ahead(&spec, workers, batch_bytes);
-        let (memory, cache_limit) = memory(&spec, batch_bytes)?;
+        let in_blocks = sources.iter().any(|source| source.blocks().is_some());
+        let (memory, cache_limit) = memory(&spec, batch_bytes, in_blocks)?;
         let mut ops = chain.canonical();
         ops.extend(mixing.as_ref().map(|mixing| mixing.mix.canonical()));
-        let identity = identity(&spec, &sources, &ops, batches.global());
+        let identity = identity(&spec, &sources, &ops, batches.global(), open_blocks);
         let layout = Arc::new(layout);
         Ok(Plan {
             spec,
@@ -170,6 +184,7 @@ impl Plan {
             chain,
             decode,
             image,
+            read_field,
             mixing,
             layout,
             rank,
@@ -257,6 +272,27 @@ pub fn opening(spec: &Spec) -> Opening<'static> {
     }
 }
 
+/// The blocks of all sources laid end to end; none if no source has any.
+fn block_ends(spec: &Spec, sources: &[Arc<dyn Source>]) -> BlockEnds {
+    let Some(bytes) = sources.iter().filter_map(|source| Some(source.blocks()?.bytes)).max() else {
+        return BlockEnds::default();
+    };
+    let (mut ends, mut before) = (Vec::new(), 0);
+    for source in sources {
+        match source.blocks() {
+            Some(blocks) => ends.extend(blocks.ends.iter().map(|end| before + end)),
+            // Samples that are read alone are as good in any block.
+            None => {
+                let even = Blocks::even(source.len(), ALONE, 0);
+                ends.extend(even.ends.iter().map(|end| before + end));
+            }
+        }
+        before += source.len();
+    }
+    // Half of the memory, so that the next pool's blocks have room beside the last one's.
+    BlockEnds { ends, room: opening(spec).block_memory / 2 / bytes.max(1) }
+}
+
 /// Opens what the spec names, and checks that the sources go together.
 pub(super) fn open_sources(
     spec: &Spec,
@@ -323,7 +359,20 @@ fn image_field(
     store: &dyn Store,
     decode: &DecodeOptions,
 ) -> Result<Option<ImageField>> {
-    if let Some(field) = fields.iter().position(|field| field.kind == FieldKind::EncodedImage) {
+    let encoded = fields.iter().position(|field| field.kind == FieldKind::EncodedImage);
+    if spec.decode.bytes {
+        return match (encoded, plain) {
+            (Some(_), true) => Ok(None),
+            (Some(_), false) => Err(SpecError::new("transforms", "have no pixels to work on")
+                .allowed("none with decode.mode = \"bytes\"")
+                .into()),
+            (None, _) => Err(SpecError::new("decode.mode", "has no encoded image to leave alone")
+                .value("\"bytes\"")
+                .allowed("\"rgb\" or \"gray\"")
+                .into()),
+        };
+    }
+    if let Some(field) = encoded {
         let channels = if spec.decode.gray { 1 } else { 3 };
         chain.check(channels, PixelType::U8)?;
         let output = match chain.fixed_output(channels, PixelType::U8) {
@@ -423,7 +472,8 @@ fn mixing(
 
 /// An image that takes no room in a batch.
 fn unwritten_image(fields: &[Field]) -> Option<ImageField> {
-    let is_image = |field: &Field| !matches!(field.kind, FieldKind::Array { .. });
+    let is_image =
+        |field: &Field| matches!(field.kind, FieldKind::EncodedImage | FieldKind::Pixels { .. });
     let field = fields.iter().position(is_image)?;
     let output = Output { shape: vec![0], dtype: DType::U8, layout: Layout::Chw };
     Some(ImageField { field, pixels: Pixels::Encoded, output })
@@ -525,11 +575,18 @@ fn batch_layout(
                 layout.push(&field.name, DType::F32, &[classes])
             }
             (None, FieldKind::Array { dtype, shape }) => layout.push(&field.name, *dtype, shape),
-            (None, kind) if kind.is_variable() => layout.push(&field.name, DType::U8, &[0]),
-            (None, _) => {
+            (None, FieldKind::Ragged { dtype, axes }) => {
+                layout.push_variable(&field.name, *dtype, Variable::Array { axes: *axes })
+            }
+            (None, FieldKind::Text) => layout.push_variable(&field.name, DType::U8, Variable::Text),
+            // An image that is not decoded: as is asked for, or as it is not the sample's first.
+            (None, FieldKind::Bytes | FieldKind::EncodedImage) => {
+                layout.push_variable(&field.name, DType::U8, Variable::Bytes)
+            }
+            (None, FieldKind::Pixels { .. }) => {
                 return Err(Error::Source {
                     what: format!("field {:?}", field.name),
-                    problem: "is a second image; a sample can have one".to_owned(),
+                    problem: "is a second image of pixels; a sample can have one".to_owned(),
                 });
             }
         };
@@ -553,7 +610,7 @@ fn ahead(spec: &Spec, workers: usize, batch_bytes: u64) -> usize {
 }
 
 /// Bytes for the flow and bytes for the cache.
-fn memory(spec: &Spec, batch_bytes: u64) -> Result<(u64, u64)> {
+fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool) -> Result<(u64, u64)> {
     let available = tune::memory_available();
     // One batch with the program and one in the making, and a little to make it with.
     let least = batch_bytes.saturating_mul(2).saturating_add(1_000_000);
@@ -568,13 +625,15 @@ fn memory(spec: &Spec, batch_bytes: u64) -> Result<(u64, u64)> {
         None => 0,
         Some(cache) => cache.limit.unwrap_or(total / 2),
     };
-    let flow = total.saturating_sub(cache);
+    let blocks = if in_blocks { opening(spec).block_memory } else { 0 };
+    let flow = total.saturating_sub(cache).saturating_sub(blocks);
     if flow < least {
-        let cached = if cache > 0 {
-            format!(" beside {} for the cache", show_bytes(cache))
-        } else {
-            String::new()
-        };
+        let mut cached = String::new();
+        for (bytes, what) in [(cache, "the cache"), (blocks, "blocks of the data")] {
+            if bytes > 0 {
+                cached += &format!(" beside {} for {what}", show_bytes(bytes));
+            }
+        }
         return Err(Error::Memory(format!(
             "a batch takes {}, so memory must be at least {}{cached}; it is {}: raise memory or lower batch_size",
             show_bytes(batch_bytes),
@@ -590,11 +649,15 @@ fn identity(
     sources: &[Arc<dyn Source>],
     ops: &[OpSpec],
     global_batch: u64,
+    open_blocks: Option<u64>,
 ) -> Identity {
     let data: Vec<(u64, u64)> =
         sources.iter().map(|source| (source.len(), source.fingerprint())).collect();
     let pixels = format!("{:?} {:?} {:?}", decode_options(spec), ops, spec.layout);
-    identity_of(spec, &format!("{data:?}"), &pixels, global_batch)
+    // What the order really is, rather than what was asked for.
+    let open_blocks = open_blocks.map_or(OpenBlocks::Auto, OpenBlocks::Count);
+    let spec = Spec { open_blocks, ..spec.clone() };
+    identity_of(&spec, &format!("{data:?}"), &pixels, global_batch)
 }
 
 /// The identity of a loader whose samples are told by `data` and what becomes of them by `pixels`.
@@ -615,9 +678,13 @@ pub(super) fn identity_of(spec: &Spec, data: &str, pixels: &str, global_batch: u
         spec.last_batch,
         shares,
     );
+    let order = match spec.open_blocks {
+        OpenBlocks::Auto | OpenBlocks::All => format!("{order:?}"),
+        OpenBlocks::Count(count) => format!("{order:?} {count} blocks"),
+    };
     Identity {
         data: hex(data),
-        order: hex(&format!("{order:?}")),
+        order: hex(&order),
         pixels: hex(pixels),
         seed: spec.seed,
         global_batch,

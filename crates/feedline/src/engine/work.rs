@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::ahead::{Ahead, Reads};
+use super::fields::{self, Hindrance};
 use super::flow::{Failure, Flow, Grant, Next, Outcome, Slice, held_message};
 use super::plan::{ImageField, Pixels, Plan, Purpose};
 use crate::buffer::Slab;
@@ -14,7 +15,7 @@ use crate::error::{Error, Fault, SampleError, Stage};
 use crate::image::{self, Image, PixelType, Scratch, View};
 use crate::observe::{Part, Stopwatch, WorkerCounters};
 use crate::order::{EpochOrder, Pick};
-use crate::sample::{Location, Room, Value};
+use crate::sample::{Room, Value};
 use crate::source::Source;
 use crate::spec::OnError;
 use crate::spec::read::show_bytes;
@@ -326,27 +327,64 @@ impl Worker {
         let image_field = plan.image.as_ref().map(|image| image.field);
         let mixed_label = plan.mixing.as_ref().map(|mixing| mixing.label);
         for field in 0..plan.layout.fields().len() {
-            let value = source
-                .value(pick.index, field)
-                .map_err(|fault| Trouble::Fault(Stage::Read, fault))?;
             match &plan.image {
                 Some(image) if image_field == Some(field) => {
+                    let value = source.value(pick.index, field).map_err(in_read)?;
                     let out = slice.writer.row(field, row);
                     let mut sample = Sample { plan, pick, draws, out, watch };
                     self.make_image(&mut sample, image, &value)?;
                 }
-                _ => {
-                    let written = if mixed_label == Some(field) {
-                        slice.writer.write_class(field, row, &value)
-                    } else {
-                        slice.writer.write(field, row, &value)
-                    };
+                _ if mixed_label == Some(field) => {
+                    let value = source.value(pick.index, field).map_err(in_read)?;
+                    let written = slice.writer.write_class(field, row, &value);
                     written.map_err(|fault| Trouble::Fault(Stage::Collate, fault))?;
                     watch.lap(Part::Copy);
                 }
+                _ => self.copy_field(plan, pick, field, slice, row, watch)?,
             }
         }
         Ok(())
+    }
+
+    /// A field that is not decoded.
+    fn copy_field(
+        &mut self,
+        plan: &Plan,
+        pick: Pick,
+        field: usize,
+        slice: &mut Slice,
+        row: usize,
+        watch: &mut Stopwatch<'_>,
+    ) -> Result<(), Trouble> {
+        let flow = self.shared.flow.clone();
+        // What was granted and is not in use may become memory of the batch.
+        let held = (self.encoded.len() + self.scratch.held()) as u64;
+        let unused = self.granted.saturating_sub(held);
+        let mut left = unused;
+        let written = fields::write(plan, &flow, pick, field, slice, row, &mut left);
+        self.granted -= unused - left;
+        let length = written.map_err(|hindrance| match hindrance {
+            Hindrance::Fault(stage, fault) => Trouble::Fault(stage, fault),
+            Hindrance::Memory(need) => Trouble::Memory(need),
+            Hindrance::Cancelled => Trouble::Cancelled,
+        })?;
+        if plan.read_field != Some(field) {
+            watch.lap(Part::Copy);
+            return Ok(());
+        }
+        watch.counters().read(length as u64);
+        let time = watch.lap(Part::Read);
+        self.note_read(time, length);
+        Ok(())
+    }
+
+    /// Slow reads make the engine look ahead.
+    fn note_read(&mut self, time: Option<Duration>, length: usize) {
+        let shared = self.shared.clone();
+        if time.is_some_and(|time| self.reads.note(time, length)) {
+            shared.ahead.begin(&shared, length);
+        }
+        shared.ahead.moved_on(length);
     }
 
     fn make_image(
@@ -383,16 +421,13 @@ impl Worker {
         }
         match value {
             Value::Bytes(bytes) => self.make_from_encoded(sample, bytes, None, cache),
-            Value::File(location) => {
+            Value::File(_) | Value::Made => {
                 // The bytes leave `self` while they are used, so that the rest can be borrowed.
                 let mut slab = std::mem::take(&mut self.encoded);
-                let made = self.read(plan, location, &mut slab).and_then(|length| {
+                let made = self.read(plan, sample.pick, value, &mut slab).and_then(|length| {
                     sample.watch.counters().read(length as u64);
                     let time = sample.watch.lap(Part::Read);
-                    if time.is_some_and(|time| self.reads.note(time, length)) {
-                        shared.ahead.begin(&shared, length);
-                    }
-                    shared.ahead.moved_on(length);
+                    self.note_read(time, length);
                     let held = slab.len();
                     let bytes = slab.at_least(length).map_err(in_read)?;
                     self.make_from_encoded(sample, bytes, Some(held), cache)
@@ -460,11 +495,12 @@ impl Worker {
         sample.transform(image)
     }
 
-    /// Reads a file into `encoded`; the memory for it is granted first.
+    /// Reads an image's bytes into `encoded`; the memory for it is granted first.
     fn read(
         &mut self,
         plan: &Plan,
-        location: &Location<'_>,
+        pick: Pick,
+        value: &Value<'_>,
         encoded: &mut Slab,
     ) -> Result<usize, Trouble> {
         struct Encoded<'a> {
@@ -499,7 +535,11 @@ impl Worker {
             }
         }
         let mut room = Encoded { worker: self, slab: encoded, length: 0, short_of: None };
-        let read = plan.store.read(location, &mut room);
+        let read = match (value, &plan.image) {
+            (Value::File(location), _) => plan.store.read(location, &mut room),
+            (_, Some(image)) => plan.sources[pick.source].read(pick.index, image.field, &mut room),
+            _ => Ok(()),
+        };
         match (read, room.short_of) {
             (_, Some(trouble)) => Err(trouble),
             (Err(fault), None) => Err(Trouble::Fault(Stage::Read, fault)),

@@ -4,6 +4,7 @@
 //! positions, [`State`] says where a run stands. All of them seek in constant time.
 
 mod batches;
+mod blocks;
 mod mix;
 mod permutation;
 mod state;
@@ -13,9 +14,12 @@ pub use batches::{Batches, Row};
 pub use permutation::Permutation;
 pub use state::{Identity, MOST_EPOCHS, State};
 
+use std::sync::Arc;
+
 use crate::error::SpecError;
 use crate::random::{Draws, key};
-use crate::spec::{Spec, Subset, Weights};
+use crate::spec::{OpenBlocks, Spec, Subset, Weights};
+use blocks::{BlockShuffle, Table};
 use mix::Mix;
 use weighted::Alias;
 
@@ -37,6 +41,7 @@ pub struct Pick {
 enum Kind {
     Sequential,
     Shuffled,
+    Blocks(BlockShuffle),
     Replacement,
     Weighted(Alias),
     Mixed(Mix),
@@ -46,6 +51,15 @@ enum Chosen {
     All,
     Indices(Vec<u64>),
     Slice { start: u64, step: u64 },
+}
+
+/// How samples lie in blocks that are read as a whole, for [`Order::in_blocks`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BlockEnds {
+    /// Where each block ends, all sources laid end to end.
+    pub ends: Vec<u64>,
+    /// Blocks that the memory has room for at once.
+    pub room: u64,
 }
 
 /// The order of all epochs.
@@ -147,6 +161,38 @@ impl Order {
         Ok(Alias::new(&weights))
     }
 
+    /// The same order with a shuffle in blocks, where the spec leaves that open and there are more
+    /// blocks than there is room for. Gives the number of blocks that are open at once.
+    #[must_use]
+    pub fn in_blocks(mut self, spec: &Spec, blocks: &BlockEnds) -> (Order, Option<u64>) {
+        let open = match spec.open_blocks {
+            OpenBlocks::Auto => blocks.room.max(1),
+            OpenBlocks::Count(count) => count.max(1),
+            OpenBlocks::All => return (self, None),
+        };
+        let ends: Option<Vec<u64>> =
+            blocks.ends.iter().map(|end| self.chosen_below(*end)).collect();
+        let Some(ends) = ends else { return (self, None) };
+        if !matches!(self.kind, Kind::Shuffled) || ends.len() as u64 <= open {
+            return (self, None);
+        }
+        self.kind = Kind::Blocks(BlockShuffle::new(ends, open, self.seed));
+        (self, Some(open))
+    }
+
+    /// How many of the samples to choose from lie before `end`; `None` if they are in no order.
+    fn chosen_below(&self, end: u64) -> Option<u64> {
+        match &self.chosen {
+            Chosen::All => Some(end),
+            Chosen::Indices(indices) => {
+                indices.is_sorted().then(|| indices.partition_point(|index| *index < end) as u64)
+            }
+            Chosen::Slice { start, step } => {
+                Some(end.saturating_sub(*start).div_ceil(*step).min(self.population))
+            }
+        }
+    }
+
     /// Positions of an epoch.
     #[must_use]
     pub fn samples(&self) -> u64 {
@@ -156,9 +202,14 @@ impl Order {
     /// What is the same for all positions of an epoch, worked out once.
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> EpochOrder<'_> {
+        let table = match &self.kind {
+            Kind::Blocks(shuffle) => Some(shuffle.table(epoch)),
+            _ => None,
+        };
         EpochOrder {
             order: self,
             epoch,
+            table,
             shuffle: Permutation::new(self.population, key(self.seed, epoch, SHUFFLE)),
             draws: key(self.seed, epoch, REPLACEMENT),
             substitute: key(self.seed, epoch, SUBSTITUTE),
@@ -211,6 +262,7 @@ fn choose(subset: Option<&Subset>, total: u64) -> Result<(Chosen, u64), SpecErro
 pub struct EpochOrder<'a> {
     order: &'a Order,
     epoch: u64,
+    table: Option<Arc<Table>>,
     shuffle: Permutation,
     draws: u64,
     substitute: u64,
@@ -224,6 +276,10 @@ impl EpochOrder<'_> {
         let number = match &order.kind {
             Kind::Sequential => position,
             Kind::Shuffled => self.shuffle.apply(position),
+            Kind::Blocks(shuffle) => match &self.table {
+                Some(table) => shuffle.pick(table, position),
+                None => position,
+            },
             Kind::Replacement => Draws::with_key(self.draws, position, 0).below(order.population),
             Kind::Weighted(alias) => alias.pick(&mut Draws::with_key(self.draws, position, 0)),
             Kind::Mixed(mix) => {
@@ -319,6 +375,37 @@ mod tests {
             let stand_in = epoch.substitute(row(position), 3);
             assert_eq!(stand_in.source, epoch.pick(position).source);
             assert!(stand_in.index < 10);
+        }
+    }
+
+    #[test]
+    fn blocks_follow_the_subset_and_the_room() {
+        let shuffled = Spec { shuffle: true, ..spec() };
+        let ends = BlockEnds { ends: (1..=20).map(|n| n * 10).collect(), room: 3 };
+        let in_blocks = |spec: &Spec, ends: &BlockEnds| {
+            let (order, open) = order(spec, &[200]).unwrap().in_blocks(spec, ends);
+            let epoch = order.epoch(2);
+            let picks: Vec<u64> = (0..order.samples()).map(|at| epoch.pick(at).index).collect();
+            (picks, open)
+        };
+        let (all, open) = in_blocks(&shuffled, &ends);
+        assert_eq!(open, Some(3));
+        let first: std::collections::BTreeSet<u64> = all[..30].iter().map(|n| n / 10).collect();
+        assert_eq!(first.len(), 3);
+        for subset in ["30:170", "::7", "-15:", ":1"] {
+            let spec = Spec { subset: Subset::parse(subset), ..shuffled.clone() };
+            let (mut some, _) = in_blocks(&spec, &ends);
+            some.sort_unstable();
+            assert_eq!(some, indices(&Spec { shuffle: false, ..spec }, &[200], 0), "{subset}");
+        }
+        // With room for all, as told, or without a shuffle: as if there were no blocks.
+        let roomy = BlockEnds { room: 20, ..ends.clone() };
+        for (spec, ends) in [
+            (shuffled.clone(), &roomy),
+            (Spec { open_blocks: OpenBlocks::All, ..shuffled.clone() }, &ends),
+            (spec(), &ends),
+        ] {
+            assert_eq!(in_blocks(&spec, ends), (indices(&spec, &[200], 2), None));
         }
     }
 

@@ -53,6 +53,8 @@ pub struct Spec {
     pub batch_size: u64,
     /// A new order in each epoch.
     pub shuffle: bool,
+    /// Blocks that are shuffled together where data is read a block at a time.
+    pub open_blocks: OpenBlocks,
     /// Draw samples with replacement.
     pub replacement: bool,
     /// Draw samples in proportion to these (implies replacement).
@@ -96,6 +98,7 @@ impl Default for Spec {
             layout: Layout::Chw,
             batch_size: 1,
             shuffle: false,
+            open_blocks: OpenBlocks::Auto,
             replacement: false,
             weights: None,
             subset: None,
@@ -121,6 +124,8 @@ impl Default for Spec {
 pub struct DecodeSpec {
     /// One channel instead of three.
     pub gray: bool,
+    /// Not at all: a batch holds the files' bytes.
+    pub bytes: bool,
     /// Turn the image as its EXIF tag says. Off by default, as in torchvision's ImageFolder.
     pub exif_orientation: bool,
     /// Larger images are refused before anything is allocated; `None` is Pillow's limit.
@@ -129,6 +134,18 @@ pub struct DecodeSpec {
     pub allow_truncated: bool,
     /// Never decode at a smaller size, even where little of the detail would be seen.
     pub exact: bool,
+}
+
+/// How many blocks are shuffled together where data is read a block at a time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OpenBlocks {
+    /// As many as half of the memory for blocks holds.
+    #[default]
+    Auto,
+    /// All of them: a full shuffle, which may read each block many times.
+    All,
+    /// So many.
+    Count(u64),
 }
 
 /// The chance of each sample.
@@ -257,6 +274,7 @@ impl Spec {
             layout: table.choice("layout", &LAYOUTS)?.unwrap_or_default(),
             batch_size: table.whole("batch_size", 1)?.unwrap_or(default.batch_size),
             shuffle: table.boolean("shuffle")?.unwrap_or(default.shuffle),
+            open_blocks: read_open_blocks(&mut table)?,
             replacement: table.boolean("replacement")?.unwrap_or(default.replacement),
             weights: read_weights(&mut table)?,
             subset: read_subset(&mut table)?,
@@ -383,8 +401,11 @@ const WEIGHTS: &str =
 fn read_decode(table: &mut Table) -> Result<DecodeSpec, SpecError> {
     let Some(value) = table.take("decode") else { return Ok(DecodeSpec::default()) };
     let mut decode = Table::new(table.key("decode"), value)?;
+    let modes = [("rgb", "rgb"), ("gray", "gray"), ("bytes", "bytes")];
+    let mode = decode.choice("mode", &modes)?;
     let read = DecodeSpec {
-        gray: decode.choice("mode", &[("rgb", false), ("gray", true)])?.unwrap_or(false),
+        gray: mode == Some("gray"),
+        bytes: mode == Some("bytes"),
         exif_orientation: decode.boolean("exif_orientation")?.unwrap_or(false),
         max_pixels: decode.whole("max_pixels", 1)?,
         allow_truncated: decode.boolean("allow_truncated")?.unwrap_or(false),
@@ -392,6 +413,21 @@ fn read_decode(table: &mut Table) -> Result<DecodeSpec, SpecError> {
     };
     decode.finish()?;
     Ok(read)
+}
+
+fn read_open_blocks(table: &mut Table) -> Result<OpenBlocks, SpecError> {
+    match table.take("open_blocks") {
+        None => Ok(OpenBlocks::Auto),
+        Some(Value::String(text)) if text == "auto" => Ok(OpenBlocks::Auto),
+        Some(Value::String(text)) if text == "all" => Ok(OpenBlocks::All),
+        Some(value) => match value.as_u64().filter(|count| *count > 0) {
+            Some(count) => Ok(OpenBlocks::Count(count)),
+            None => Err(table
+                .error("open_blocks", "is not allowed")
+                .value(&value)
+                .allowed("\"auto\", \"all\", or a whole number from 1")),
+        },
+    }
 }
 
 fn read_weights(table: &mut Table) -> Result<Option<Weights>, SpecError> {

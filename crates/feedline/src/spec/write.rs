@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{LAST_BATCH, LAYOUTS, OnError, OpSpec, SourceSpec, Spec, Subset, Weights, Workers};
+use super::{
+    LAST_BATCH, LAYOUTS, OnError, OpSpec, OpenBlocks, SourceSpec, Spec, Subset, Weights, Workers,
+};
 
 fn name_of<T: PartialEq>(names: &[(&'static str, T)], wanted: &T) -> &'static str {
     names.iter().find(|(_, value)| value == wanted).map_or("", |(name, _)| name)
@@ -25,7 +27,11 @@ impl Spec {
             Err(several) => put("source", !several.is_empty(), several.into()),
         }
         let decode = json!({
-            "mode": if self.decode.gray { "gray" } else { "rgb" },
+            "mode": match &self.decode {
+                decode if decode.bytes => "bytes",
+                decode if decode.gray => "gray",
+                _ => "rgb",
+            },
             "exif_orientation": self.decode.exif_orientation,
             "max_pixels": self.decode.max_pixels,
             "allow_truncated": self.decode.allow_truncated,
@@ -33,6 +39,11 @@ impl Spec {
         });
         put("batch_size", self.batch_size != default.batch_size, self.batch_size.into());
         put("shuffle", self.shuffle, true.into());
+        let open_blocks: Value = match self.open_blocks {
+            OpenBlocks::Count(count) => count.into(),
+            OpenBlocks::All | OpenBlocks::Auto => "all".into(),
+        };
+        put("open_blocks", self.open_blocks != OpenBlocks::Auto, open_blocks);
         put("seed", self.seed != 0, self.seed.into());
         put("replacement", self.replacement, true.into());
         put("num_samples", self.num_samples.is_some(), self.num_samples.into());

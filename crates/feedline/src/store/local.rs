@@ -6,7 +6,7 @@ use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Hint, Store};
 use crate::error::Fault;
@@ -25,18 +25,28 @@ thread_local! {
     static PATH: RefCell<PathBuf> = RefCell::new(PathBuf::new());
 }
 
-fn open(location: &Location<'_>) -> std::io::Result<File> {
+/// Does something with the path of a location.
+pub(super) fn with_path<T>(location: &Location<'_>, work: impl FnOnce(&Path) -> T) -> T {
     PATH.with_borrow_mut(|path| {
         path.clear();
         path.push(location.root);
         path.push(location.path);
-        // Without O_NONBLOCK, a pipe in the place of an image would wait for a writer for ever.
-        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(&*path)
+        work(path)
     })
 }
 
+/// Opens a file for reading.
+pub(super) fn open_path(path: &Path) -> std::io::Result<File> {
+    // Without O_NONBLOCK, a pipe in the place of an image would wait for a writer for ever.
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)
+}
+
+fn open(location: &Location<'_>) -> std::io::Result<File> {
+    with_path(location, open_path)
+}
+
 /// The size of a regular file; anything else is refused.
-fn size_of(file: &File) -> Result<u64, Fault> {
+pub(super) fn size_of(file: &File) -> Result<u64, Fault> {
     let metadata = file.metadata()?;
     if metadata.is_dir() {
         return Err(Fault::Unsupported("is a folder, not a file".to_owned()));
@@ -93,27 +103,31 @@ impl Store for Local {
     }
 
     fn hint(&self, location: &Location<'_>) -> Hint {
-        let Ok(file) = open(location) else { return Hint::Near };
-        // A length of 0 means to the end of the file.
-        let (start, length) = location.range.unwrap_or((0, 0));
-        let (Ok(start), Ok(length)) = (start.try_into(), length.try_into()) else {
-            return Hint::Near;
-        };
-        let mut byte = 0u8;
-        let part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-        // SAFETY: the descriptor is open, and `part` is one byte that lives until the call is
-        // over. RWF_NOWAIT fails with EAGAIN in place of waiting for the disk.
-        let near =
-            unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, start, libc::RWF_NOWAIT) };
-        let error = std::io::Error::last_os_error().raw_os_error();
-        // SAFETY: the descriptor is open; no memory is passed. Refusals change nothing.
-        unsafe { libc::posix_fadvise(file.as_raw_fd(), start, length, libc::POSIX_FADV_WILLNEED) };
-        // File systems that cannot tell are taken at their slowest.
-        if near < 0 && matches!(error, Some(libc::EAGAIN | libc::EOPNOTSUPP)) {
-            Hint::Fetching
-        } else {
-            Hint::Near
-        }
+        open(location).map_or(Hint::Near, |file| hint(&file, location))
+    }
+}
+
+/// Asks the system to fetch a part of a file.
+pub(super) fn hint(file: &File, location: &Location<'_>) -> Hint {
+    // A length of 0 means to the end of the file.
+    let (start, length) = location.range.unwrap_or((0, 0));
+    let (Ok(start), Ok(length)) = (start.try_into(), length.try_into()) else {
+        return Hint::Near;
+    };
+    let mut byte = 0u8;
+    let part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: the descriptor is open, and `part` is one byte that lives until the call is
+    // over. RWF_NOWAIT fails with EAGAIN in place of waiting for the disk.
+    let near =
+        unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, start, libc::RWF_NOWAIT) };
+    let error = std::io::Error::last_os_error().raw_os_error();
+    // SAFETY: the descriptor is open; no memory is passed. Refusals change nothing.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), start, length, libc::POSIX_FADV_WILLNEED) };
+    // File systems that cannot tell are taken at their slowest.
+    if near < 0 && matches!(error, Some(libc::EAGAIN | libc::EOPNOTSUPP)) {
+        Hint::Fetching
+    } else {
+        Hint::Near
     }
 }
 
@@ -121,7 +135,6 @@ impl Store for Local {
 mod tests {
     use std::ffi::CString;
     use std::io::{Read, Write};
-    use std::path::Path;
 
     use super::*;
 

@@ -1,9 +1,11 @@
 //! Where bytes live.
 
 mod cache;
+mod files;
 mod local;
 
 pub use cache::{Cache, Cached};
+pub use files::Files;
 pub use local::Local;
 
 use crate::error::Fault;

@@ -1,0 +1,153 @@
+//! How fields that are not decoded come into a batch: straight into their row, or behind the rows
+//! where they have no length in common.
+
+use super::flow::{Flow, Grant, Slice, most_for};
+use super::plan::Plan;
+use crate::error::{Fault, Stage};
+use crate::layout::{BatchField, Variable};
+use crate::order::Pick;
+use crate::sample::{Room, Value};
+
+/// Why a field was not written.
+pub(super) enum Hindrance {
+    Fault(Stage, Fault),
+    /// So many bytes are needed, more than there are now.
+    Memory(u64),
+    Cancelled,
+}
+
+impl From<Fault> for Hindrance {
+    fn from(fault: Fault) -> Self {
+        Hindrance::Fault(Stage::Read, fault)
+    }
+}
+
+/// A row of one size, into which bytes are read directly.
+struct Row<'a>(&'a mut [u8]);
+
+impl Room for Row<'_> {
+    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
+        if bytes != self.0.len() as u64 {
+            return Err(Fault::Shape(format!(
+                "has {bytes} bytes, a row of the batch has {}",
+                self.0.len()
+            )));
+        }
+        Ok(self.0)
+    }
+}
+
+/// Room behind the rows of a batch.
+struct Behind<'a> {
+    flow: &'a Flow,
+    slice: &'a mut Slice,
+    /// Scratch that the worker has and does not use.
+    granted: &'a mut u64,
+    length: usize,
+    shape: Vec<usize>,
+    short_of: Option<Hindrance>,
+}
+
+impl Room for Behind<'_> {
+    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.length = length;
+        if self.slice.room_left() < length {
+            let short = match self.flow.tail(self.slice, length, self.granted) {
+                Grant::Granted => None,
+                Grant::Cancelled => Some(Hindrance::Cancelled),
+                _ => Some(Hindrance::Memory(most_for(length) as u64)),
+            };
+            if short.is_some() {
+                self.short_of = short;
+                return Err(Fault::Cancelled);
+            }
+        }
+        Ok(self.slice.room(length).unwrap_or_default())
+    }
+
+    fn shape(&mut self, shape: &[usize]) {
+        self.shape.clear();
+        self.shape.extend_from_slice(shape);
+    }
+
+    fn at_hand(&mut self) -> &mut [u8] {
+        let left = self.slice.room_left();
+        self.slice.room(left).unwrap_or_default()
+    }
+
+    fn keep(&mut self, bytes: usize) {
+        self.length = bytes;
+    }
+}
+
+/// Has the bytes of a field written into `room`.
+fn fill(
+    plan: &Plan,
+    pick: Pick,
+    field: usize,
+    value: &Value<'_>,
+    room: &mut dyn Room,
+) -> Result<(), Fault> {
+    let mut copy = |bytes: &[u8]| {
+        room.make(bytes.len() as u64)?.copy_from_slice(bytes);
+        Ok(())
+    };
+    match value {
+        Value::Bytes(bytes) | Value::Pixels { bytes, .. } => copy(bytes),
+        Value::Int(number) => copy(&number.to_ne_bytes()),
+        Value::Float(number) => copy(&number.to_ne_bytes()),
+        Value::File(location) => plan.store.read(location, room),
+        Value::Made => plan.sources[pick.source].read(pick.index, field, room),
+    }
+}
+
+/// Writes field number `field` of `pick` into `row`; gives the bytes that were read for it.
+pub(super) fn write(
+    plan: &Plan,
+    flow: &Flow,
+    pick: Pick,
+    field: usize,
+    slice: &mut Slice,
+    row: usize,
+    granted: &mut u64,
+) -> Result<usize, Hindrance> {
+    let value = plan.sources[pick.source].value(pick.index, field)?;
+    let BatchField { variable, row_bytes, dtype, .. } = &plan.layout.fields()[field];
+    let Some(variable) = *variable else {
+        fill(plan, pick, field, &value, &mut Row(slice.writer.row(field, row)))?;
+        return Ok(*row_bytes);
+    };
+    let axes = variable.axes();
+    let shape = Vec::new();
+    let mut room = Behind { flow, slice, granted, length: 0, shape, short_of: None };
+    let filled = fill(plan, pick, field, &value, &mut room);
+    let Behind { length, short_of, mut shape, .. } = room;
+    if let Some(short_of) = short_of {
+        return Err(short_of);
+    }
+    filled?;
+    match variable {
+        Variable::Text => {
+            let text = slice.room(length).unwrap_or_default();
+            if std::str::from_utf8(text).is_err() {
+                return Err(Fault::corrupt("text", "is not UTF-8").into());
+            }
+        }
+        Variable::Bytes => shape.clear(),
+        Variable::Array { .. } => {
+            let size = dtype.size();
+            if shape.is_empty() && axes == 1 {
+                shape.push(length / size);
+            }
+            let elements = shape.iter().try_fold(size, |bytes, n| bytes.checked_mul(*n));
+            if shape.len() != axes || elements != Some(length) {
+                let text = format!("has {length} bytes for the shape {shape:?} of {dtype}");
+                return Err(Fault::Shape(text).into());
+            }
+        }
+    }
+    let entry = slice.keep(length);
+    slice.writer.write_entry(field, row, entry, &shape)?;
+    Ok(length)
+}
