@@ -4,10 +4,20 @@
 
 mod arrays;
 mod blocks;
+mod encoding;
+mod fields;
 mod folder;
+mod index;
+mod input;
 mod manifest;
 mod names;
+mod npy_header;
+mod part;
 mod raw;
+mod shards;
+mod spans;
+mod tar;
+mod tar_header;
 mod walk;
 
 pub use arrays::{ArrayData, Arrays, Column};
@@ -147,11 +157,16 @@ fn open_path(path: &Path, image_extensions: &[&str]) -> Result<Arc<dyn Source>> 
 fn open_format(
     format: SourceFormat,
     path: &Path,
-    _fields: &[FieldChoice],
-    _with: &Opening<'_>,
+    fields: &[FieldChoice],
+    with: &Opening<'_>,
 ) -> Result<Arc<dyn Source>> {
-    Err(Error::Source {
-        what: path.display().to_string(),
-        problem: format!("cannot be read as {}", format.name()),
+    Ok(match format {
+        SourceFormat::Tar => Arc::new(tar::open(path, fields, with)?),
+        _ => {
+            return Err(Error::Source {
+                what: path.display().to_string(),
+                problem: format!("cannot be read as {}", format.name()),
+            });
+        }
     })
 }

@@ -33,6 +33,17 @@ impl Names {
         self.ends.shrink_to_fit();
     }
 
+    /// The text, and where each name ends in it.
+    pub(super) fn parts(&self) -> (&[u8], &[u64]) {
+        (&self.text, &self.ends)
+    }
+
+    /// The same from its parts; `None` if they do not go together.
+    pub(super) fn from_parts(text: Vec<u8>, ends: Vec<u64>) -> Option<Names> {
+        let rising = ends.is_sorted() && ends.last().copied().unwrap_or(0) == text.len() as u64;
+        rising.then_some(Names { text, ends })
+    }
+
     /// A hash of all names in their order.
     pub(super) fn fingerprint(&self, seed: u64) -> u64 {
         let text = xxhash_rust::xxh3::xxh3_64_with_seed(&self.text, seed);

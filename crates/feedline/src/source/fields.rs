@@ -1,0 +1,325 @@
+//! From the columns that files have to the fields of a sample: which are wanted, what they are
+//! called, and what they are where files differ.
+
+use std::collections::HashMap;
+
+use super::encoding::Encoding;
+use super::part::{ABSENT, Column, Content, Part, Values};
+use crate::error::{Error, Result};
+use crate::sample::{DType, Field, FieldKind};
+use crate::spec::read::nearest;
+use crate::spec::{FieldChoice, FieldRole};
+
+/// The chosen fields, and for each file the column of each; `None` if no sample of it has the field.
+pub(super) struct Chosen {
+    pub(super) fields: Vec<Field>,
+    pub(super) columns: Vec<Vec<Option<Column>>>,
+}
+
+/// A field and the columns that may hold it: in each sample the first that it has.
+struct Pick {
+    name: String,
+    columns: Vec<String>,
+    role: Option<FieldRole>,
+}
+
+/// A column as all files together have it.
+struct Known {
+    name: String,
+    field: String,
+    hidden: bool,
+    kind: Option<FieldKind>,
+}
+
+fn problem(what: &str, problem: impl Into<String>) -> Error {
+    Error::Source { what: what.to_owned(), problem: problem.into() }
+}
+
+/// Takes the wanted columns out of `parts`.
+pub(super) fn choose(what: &str, parts: &mut [Part], choices: &[FieldChoice]) -> Result<Chosen> {
+    let known = known_columns(parts);
+    let picks = match choices {
+        [] => all_of(parts, &known),
+        _ => choices.iter().map(|choice| chosen(what, &known, choice)).collect::<Result<_>>()?,
+    };
+    if picks.is_empty() {
+        return Err(problem(what, "has samples without any field"));
+    }
+    refuse(what, parts, &picks, choices.is_empty())?;
+    let mut uses: HashMap<String, usize> = HashMap::new();
+    for name in picks.iter().flat_map(|pick| &pick.columns) {
+        *uses.entry(name.clone()).or_default() += 1;
+    }
+    let mut taken: Vec<Vec<Option<Column>>> = parts.iter().map(|_| Vec::new()).collect();
+    let mut fields = Vec::new();
+    for pick in &picks {
+        let mut kind: Option<FieldKind> = None;
+        for (part, taken) in parts.iter_mut().zip(&mut taken) {
+            let samples = part.names.len() as usize;
+            let mut columns = Vec::new();
+            for name in &pick.columns {
+                let Some(at) = part.columns.iter().position(|column| column.name == *name) else {
+                    continue;
+                };
+                columns.push(match uses.get(name) {
+                    Some(1) => part.columns.swap_remove(at),
+                    _ => part.columns[at].clone(),
+                });
+            }
+            let mut column = combine(what, pick, columns, samples)?;
+            if let Some(column) = &mut column {
+                if let Some(role) = pick.role {
+                    adapt(what, column, &role_kind(role))?;
+                }
+                if let Some(own) = column.kind() {
+                    kind = Some(match &kind {
+                        None => own,
+                        Some(kind) => general(kind, &own),
+                    });
+                }
+            }
+            taken.push(column);
+        }
+        let kind = kind.ok_or_else(|| problem(what, format!("has no {:?}", pick.name)))?;
+        for column in taken.iter_mut().filter_map(|columns| columns.last_mut()).flatten() {
+            adapt(what, column, &kind)?;
+        }
+        fields.push(Field { name: pick.name.clone(), kind });
+    }
+    Ok(Chosen { fields, columns: taken })
+}
+
+fn known_columns(parts: &[Part]) -> Vec<Known> {
+    let mut known: Vec<Known> = Vec::new();
+    let mut numbers: HashMap<&str, usize> = HashMap::new();
+    for column in parts.iter().flat_map(|part| &part.columns) {
+        let kind = column.kind();
+        let at = *numbers.entry(&column.name).or_insert(known.len());
+        match known.get_mut(at) {
+            None => known.push(Known {
+                name: column.name.clone(),
+                field: column.field.clone(),
+                hidden: column.hidden,
+                kind,
+            }),
+            Some(there) => {
+                there.kind = match (&there.kind, kind) {
+                    (Some(a), Some(b)) => Some(general(a, &b)),
+                    _ => None,
+                };
+            }
+        }
+    }
+    known
+}
+
+/// A choice of the user.
+fn chosen(what: &str, known: &[Known], choice: &FieldChoice) -> Result<Pick> {
+    let mut columns: Vec<String> = Vec::new();
+    for wanted in choice.column.split(';').map(str::trim).filter(|name| !name.is_empty()) {
+        let by_name = known.iter().filter(|column| column.name == wanted);
+        let by_field = known.iter().filter(|column| column.field == wanted);
+        let found = if by_name.clone().next().is_some() {
+            by_name.collect::<Vec<_>>()
+        } else {
+            by_field.collect::<Vec<_>>()
+        };
+        columns.extend(found.iter().map(|column| column.name.clone()));
+    }
+    columns.dedup();
+    if columns.is_empty() {
+        let there: Vec<&str> = known.iter().map(|column| column.name.as_str()).collect();
+        let shown: Vec<&str> = there.iter().copied().take(30).collect();
+        let more = if there.len() > shown.len() { ", ..." } else { "" };
+        let hint = nearest(&choice.column, &there)
+            .map_or(String::new(), |name| format!("; did you mean {name}?"));
+        let shown = shown.join(", ");
+        return Err(problem(what, format!("has no {:?}, only {shown}{more}{hint}", choice.column)));
+    }
+    Ok(Pick { name: choice.name.clone(), columns, role: choice.role })
+}
+
+/// All columns that are not hidden. Those that want one name share it if no sample has both.
+fn all_of(parts: &[Part], known: &[Known]) -> Vec<Pick> {
+    let mut picks: Vec<Pick> = Vec::new();
+    for column in known.iter().filter(|column| !column.hidden) {
+        let name = column.name.clone();
+        let single = |name: &str, field: &str| Pick {
+            name: field.to_owned(),
+            columns: vec![name.to_owned()],
+            role: None,
+        };
+        match picks.iter().position(|pick| pick.name == column.field) {
+            None => picks.push(single(&name, &column.field)),
+            Some(at) if may_join(parts, known, &picks[at].columns, column) => {
+                picks[at].columns.push(name);
+            }
+            // Its own name may be what another column wants to be called.
+            Some(_) if picks.iter().all(|pick| pick.name != name) => {
+                picks.push(single(&name, &name));
+            }
+            Some(_) => picks.push(single(&name, &format!("{name} ({})", picks.len()))),
+        }
+    }
+    let is_image = |pick: &Pick| {
+        let first = known.iter().find(|column| column.name == pick.columns[0]);
+        first.is_some_and(|column| column.kind == Some(FieldKind::EncodedImage))
+    };
+    if picks.iter().all(|pick| pick.name != "image")
+        && let Some(first) = picks.iter_mut().find(|pick| is_image(pick))
+    {
+        first.name = "image".to_owned();
+    }
+    picks
+}
+
+fn may_join(parts: &[Part], known: &[Known], group: &[String], column: &Known) -> bool {
+    let same = known
+        .iter()
+        .filter(|other| group.contains(&other.name))
+        .all(|other| other.kind.is_some() && other.kind == column.kind);
+    let find = |part: &Part, name: &String| part.columns.iter().position(|c| c.name == *name);
+    same && parts.iter().all(|part| {
+        let Some(own) = find(part, &column.name) else { return true };
+        group.iter().filter_map(|name| find(part, name)).all(|other| {
+            let (own, other) = (&part.columns[own], &part.columns[other]);
+            (0..part.names.len() as usize).all(|at| !own.has(at) || !other.has(at))
+        })
+    })
+}
+
+/// Columns that are never read stop only those who want them.
+fn refuse(what: &str, parts: &[Part], picks: &[Pick], everything: bool) -> Result<()> {
+    for pick in picks {
+        let columns = parts.iter().flat_map(|part| &part.columns);
+        for column in columns.filter(|column| pick.columns.contains(&column.name)) {
+            if let Content::Refused(reason) = &column.content {
+                let advice = if everything { ": choose the other fields with fields" } else { "" };
+                let text = format!("has {:?}, which {reason}{advice}", column.name);
+                return Err(problem(what, text));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One column out of several that stand for each other.
+fn combine(
+    what: &str,
+    pick: &Pick,
+    columns: Vec<Column>,
+    samples: usize,
+) -> Result<Option<Column>> {
+    let mut columns = columns.into_iter();
+    let Some(mut all) = columns.next() else { return Ok(None) };
+    for mut next in columns {
+        if let (Some(kind), Some(other)) = (all.kind(), next.kind()) {
+            let kind = general(&kind, &other);
+            adapt(what, &mut all, &kind)?;
+            adapt(what, &mut next, &kind)?;
+            all.content = joined(&kind, &all.content);
+        }
+        if all.encoding != next.encoding {
+            let npy = |e: Encoding| matches!(e, Encoding::Npy | Encoding::After(_));
+            if !(npy(all.encoding) && npy(next.encoding)) {
+                return Err(problem(
+                    what,
+                    format!("has columns for {:?} that cannot stand for each other", pick.name),
+                ));
+            }
+            all.encoding = Encoding::Npy;
+        }
+        if all.places.is_empty() {
+            continue;
+        }
+        next.fill(samples);
+        for at in (0..samples).filter(|at| next.has(*at)) {
+            if all.has(at) {
+                continue;
+            }
+            all.places[at] = next.places[at];
+            match (&mut all.values, &next.values) {
+                (Values::Int(all), Values::Int(next)) => all[at] = next[at],
+                (Values::Float(all), Values::Float(next)) => all[at] = next[at],
+                _ => {}
+            }
+            if let (Some(all), Some(next)) = (all.extra.get_mut(at), next.extra.get(at)) {
+                *all = *next;
+            }
+        }
+    }
+    Ok(Some(all))
+}
+
+/// The content of places of both, given the kind that holds both.
+fn joined(kind: &FieldKind, content: &Content) -> Content {
+    match kind {
+        FieldKind::Ragged { dtype, axes } => Content::Ragged { dtype: *dtype, axes: *axes },
+        _ => content.clone(),
+    }
+}
+
+fn role_kind(role: FieldRole) -> FieldKind {
+    match role {
+        FieldRole::Image => FieldKind::EncodedImage,
+        FieldRole::Text => FieldKind::Text,
+        FieldRole::Bytes => FieldKind::Bytes,
+    }
+}
+
+fn axes_of(kind: &FieldKind) -> Option<(DType, usize)> {
+    match kind {
+        FieldKind::Array { dtype, shape } => Some((*dtype, shape.len())),
+        FieldKind::Ragged { dtype, axes } => Some((*dtype, *axes)),
+        _ => None,
+    }
+}
+
+/// What holds both.
+pub(super) fn general(a: &FieldKind, b: &FieldKind) -> FieldKind {
+    if a == b {
+        return a.clone();
+    }
+    let numbers = [FieldKind::scalar(DType::I64), FieldKind::scalar(DType::F32)];
+    if numbers.contains(a) && numbers.contains(b) {
+        return FieldKind::scalar(DType::F32);
+    }
+    match (axes_of(a), axes_of(b)) {
+        (Some((dtype, axes)), Some(other)) if other == (dtype, axes) && axes > 0 => {
+            FieldKind::Ragged { dtype, axes }
+        }
+        (Some(_), None) if *b == FieldKind::Text && numbers.contains(a) => FieldKind::Text,
+        (None, Some(_)) if *a == FieldKind::Text && numbers.contains(b) => FieldKind::Text,
+        _ => FieldKind::Bytes,
+    }
+}
+
+/// Makes a column what its field is in all files.
+fn adapt(what: &str, column: &mut Column, kind: &FieldKind) -> Result<()> {
+    if column.kind().as_ref() == Some(kind) {
+        // Where the values are known and nobody lacks one, nothing else is needed.
+        return Ok(());
+    }
+    if let (Values::Int(values), FieldKind::Array { dtype: DType::F32, shape }) =
+        (&column.values, kind)
+        && shape.is_empty()
+    {
+        column.values = Values::Float(values.iter().map(|value| *value as f32).collect());
+        return Ok(());
+    }
+    let content = match kind {
+        // An array keeps its shape, which is told when it is read.
+        FieldKind::Ragged { .. } => return Ok(()),
+        FieldKind::EncodedImage => Content::Image,
+        FieldKind::Text => Content::Text,
+        _ => Content::Bytes,
+    };
+    if column.places.iter().all(|place| *place == ABSENT || *place == [0, 0]) {
+        let text = format!("has numbers in {:?}, which have no bytes to be read as", column.name);
+        return Err(problem(what, text));
+    }
+    column.content = content;
+    column.encoding = column.encoding.raw();
+    column.values = Values::None;
+    Ok(())
+}

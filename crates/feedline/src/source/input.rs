@@ -1,0 +1,212 @@
+//! A file as a scan sees it: bytes at places that only grow, plain or unpacked on the way.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// How a whole file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Compression {
+    None,
+    Gzip,
+    Zlib,
+    Zstd,
+}
+
+impl Compression {
+    /// What the first bytes say. Zlib has no mark of its own, so it is never found here.
+    pub(super) fn by_magic(start: &[u8]) -> Compression {
+        match start {
+            [0x1f, 0x8b, 8, ..] => Compression::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
+            _ => Compression::None,
+        }
+    }
+
+    /// A reader of what the file holds.
+    pub(super) fn unpack(self, file: File) -> std::io::Result<Box<dyn Read>> {
+        let file = BufReader::with_capacity(1 << 17, file);
+        Ok(match self {
+            Compression::None => Box::new(file),
+            Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
+            Compression::Zlib => Box::new(flate2::bufread::ZlibDecoder::new(file)),
+            Compression::Zstd => {
+                let mut decoder = zstd::Decoder::with_buffer(file)?;
+                // What a window may take, whatever the file demands: 128 MiB, zstd's own default.
+                decoder.window_log_max(27)?;
+                Box::new(decoder)
+            }
+        })
+    }
+}
+
+enum Reader<'a> {
+    Plain(&'a File),
+    Stream(Box<dyn Read>),
+}
+
+/// A file that is being scanned.
+pub(super) struct Input<'a> {
+    path: &'a Path,
+    reader: Reader<'a>,
+    /// Bytes of a plain file, or the most that a stream may unpack to.
+    length: u64,
+    window: Vec<u8>,
+    /// Where the window begins, and where the reading of a stream stands.
+    start: u64,
+    read: u64,
+}
+
+/// Small things that follow each other are read at once.
+const PLAIN_WINDOW: u64 = 8 << 10;
+const STREAM_WINDOW: usize = 256 << 10;
+
+impl<'a> Input<'a> {
+    /// A plain file of `length` bytes.
+    pub(super) fn plain(path: &'a Path, file: &'a File, length: u64) -> Input<'a> {
+        Input::new(path, Reader::Plain(file), length)
+    }
+
+    /// What a compressed file unpacks to, up to `limit` bytes.
+    pub(super) fn stream(path: &'a Path, reader: Box<dyn Read>, limit: u64) -> Input<'a> {
+        Input::new(path, Reader::Stream(reader), limit)
+    }
+
+    fn new(path: &'a Path, reader: Reader<'a>, length: u64) -> Input<'a> {
+        Input { path, reader, length, window: Vec::new(), start: 0, read: 0 }
+    }
+
+    /// The file.
+    #[allow(dead_code)] // for formats that come
+    pub(super) fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// An error that names the file.
+    pub(super) fn problem(&self, problem: impl Into<String>) -> Error {
+        Error::Source { what: self.path.display().to_string(), problem: problem.into() }
+    }
+
+    fn failed(&self, source: std::io::Error) -> Error {
+        match self.reader {
+            // What a decoder complains of is the file's fault, not the system's.
+            Reader::Stream(_) if source.raw_os_error().is_none() => {
+                self.problem(format!("cannot be unpacked: {source}"))
+            }
+            _ => Error::Io { what: "cannot read", path: self.path.to_owned(), source },
+        }
+    }
+
+    /// Exactly `length` bytes from `at` on. A stream is only read forwards: `at` may not lie before
+    /// that of the call before.
+    pub(super) fn bytes(&mut self, at: u64, length: u64) -> Result<&[u8]> {
+        if self.some(at, length)?.len() as u64 != length {
+            return Err(self.problem(format!(
+                "ends before {length} bytes from byte {at} on: it is cut short or damaged"
+            )));
+        }
+        self.some(at, length)
+    }
+
+    /// Up to `most` bytes from `at` on, fewer at the end. As [`Input::bytes`] otherwise.
+    pub(super) fn some(&mut self, at: u64, most: u64) -> Result<&[u8]> {
+        let end = at.saturating_add(most);
+        let inside = at >= self.start && end <= self.start + self.window.len() as u64;
+        if !inside {
+            match self.reader {
+                Reader::Plain(_) => self.move_to(at, most)?,
+                Reader::Stream(_) => {
+                    self.advance(at, end)?;
+                }
+            }
+        }
+        let window = self.window.len() as u64;
+        let from = at.saturating_sub(self.start).min(window);
+        let to = end.saturating_sub(self.start).min(window);
+        Ok(&self.window[from as usize..to as usize])
+    }
+
+    /// How many bytes there are. A stream is read to its end for it.
+    pub(super) fn length(&mut self) -> Result<u64> {
+        match self.reader {
+            Reader::Plain(_) => Ok(self.length),
+            Reader::Stream(_) => {
+                // Whole windows, since what is in them is of no use any more.
+                while self.advance(self.read, self.read + 1)? {}
+                Ok(self.read)
+            }
+        }
+    }
+
+    /// True if there are at least `length` bytes. Needs no reading in a plain file.
+    pub(super) fn reaches(&mut self, length: u64) -> Result<bool> {
+        match self.reader {
+            Reader::Plain(_) => Ok(length <= self.length),
+            Reader::Stream(_) => Ok(length == 0 || !self.some(length - 1, 1)?.is_empty()),
+        }
+    }
+
+    fn move_to(&mut self, at: u64, most: u64) -> Result<()> {
+        let Reader::Plain(file) = self.reader else { return Ok(()) };
+        let length = self.length.saturating_sub(at).min(most.max(PLAIN_WINDOW));
+        self.window.clear();
+        self.start = at;
+        self.window.try_reserve(length as usize).map_err(|_| self.too_large(length))?;
+        self.window.resize(length as usize, 0);
+        let (mut done, mut outcome) = (0, Ok(()));
+        while done < self.window.len() {
+            match file.read_at(&mut self.window[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        self.window.truncate(done);
+        outcome.map_err(|error| self.failed(error))
+    }
+
+    fn too_large(&self, length: u64) -> Error {
+        self.problem(format!("declares {length} bytes in one piece, more than fit into memory"))
+    }
+
+    /// Reads on until the window holds `at..end` or the stream is over; false if nothing came.
+    fn advance(&mut self, at: u64, end: u64) -> Result<bool> {
+        if at < self.start {
+            return Err(self.problem("is read backwards, which a compressed file cannot be"));
+        }
+        let before = self.read;
+        loop {
+            // What lies before `at` is done with.
+            let done = at.min(self.read) - self.start;
+            self.window.drain(..done as usize);
+            self.start += done;
+            if self.read >= end {
+                return Ok(true);
+            }
+            let Reader::Stream(reader) = &mut self.reader else { return Ok(false) };
+            let room = STREAM_WINDOW as u64;
+            let read = reader.take(room).read_to_end(&mut self.window);
+            let read = read.map_err(|error| self.failed(error))?;
+            self.read += read as u64;
+            if self.read > self.length {
+                return Err(self.problem(format!(
+                    "unpacks to more than {} MB, which is what blocks may take of the memory: give \
+                     the loader more memory, make smaller shards, or unpack it",
+                    self.length / 1_000_000
+                )));
+            }
+            if read == 0 {
+                return Ok(self.read > before);
+            }
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Samples whose fields are places in files: tar, records, archives, and the like.
+//!
+//! A scan of each file finds its samples; the result is kept (see [`index`](super::index)). What
+//! lies plainly in a file is handed to the store as a range of it. A file that is compressed as a
+//! whole is a block: it is unpacked into memory for any of its samples, and kept for a while.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed as xxh3;
+
+use super::fields::{Chosen, choose};
+use super::index::{self, Identity, Scanned};
+use super::input::{Compression, Input};
+use super::names::Names;
+use super::part::{ABSENT, Column, Part, Values};
+use super::{BlockCache, Blocks, Opening, Source};
+use crate::catalog;
+use crate::error::{Error, Fault, Result};
+use crate::sample::{Field, FieldKind, Location, Room, Value};
+use crate::spec::FieldChoice;
+
+/// A format whose samples are places in files.
+#[derive(Clone, Copy)]
+pub(super) struct Scanner<'a> {
+    /// The format's name.
+    pub(super) format: &'static str,
+    /// What the result depends on beside the file: a version, the hash of a schema. An index that
+    /// was made with another is made anew.
+    pub(super) version: u64,
+    /// How a file with these first bytes is compressed; usually [`Compression::by_magic`].
+    pub(super) compression: fn(&[u8]) -> Compression,
+    /// Finds the samples of one file.
+    pub(super) scan: &'a (dyn Fn(&mut Input<'_>, &Opening<'_>) -> Result<Part> + Sync),
+}
+
+/// A scan that is over in no time is not worth a file of its own.
+const SMALLEST_INDEXED: u64 = 64 << 10;
+
+/// Files that are kept open for what is not handed to the store.
+const MOST_OPEN: usize = 64;
+
+struct Shard {
+    path: PathBuf,
+    compression: Compression,
+    /// Bytes once it is unpacked.
+    length: u64,
+    names: Names,
+    /// One for each field.
+    columns: Vec<Option<Column>>,
+}
+
+/// Samples in places of files.
+pub(super) struct Spans {
+    what: String,
+    format: &'static str,
+    shards: Vec<Shard>,
+    /// Where each shard ends, in samples.
+    ends: Vec<u64>,
+    fields: Vec<Field>,
+    classes: Vec<String>,
+    blocks: Option<Blocks>,
+    cache: BlockCache<Vec<u8>>,
+    open: Mutex<Vec<(usize, Arc<File>)>>,
+    fingerprint: OnceLock<u64>,
+}
+
+impl Spans {
+    /// Opens `files`, which `what` stands for: their indexes if there are such, or by a scan.
+    pub(super) fn open(
+        what: &Path,
+        scanner: &Scanner<'_>,
+        files: Vec<PathBuf>,
+        fields: &[FieldChoice],
+        with: &Opening<'_>,
+    ) -> Result<Spans> {
+        let what = what.display().to_string();
+        let (mut parts, mut shards) = (Vec::new(), Vec::new());
+        for (path, scanned) in files.iter().zip(open_all(scanner, &files, with)) {
+            let Scanned { part, compression, length } = scanned?;
+            if part.names.len() > 0 {
+                let (path, names) = (path.clone(), Names::default());
+                shards.push(Shard { path, compression, length, names, columns: Vec::new() });
+                parts.push(part);
+            }
+        }
+        if shards.is_empty() {
+            return Err(Error::Source { what, problem: "has no samples".to_owned() });
+        }
+        let classes = unite_classes(&mut parts);
+        let Chosen { fields, columns } = choose(&what, &mut parts, fields)?;
+        let mut ends = Vec::new();
+        for ((shard, part), columns) in shards.iter_mut().zip(parts).zip(columns) {
+            shard.names = part.names;
+            shard.names.shrink();
+            shard.columns = columns;
+            shard.columns.iter_mut().flatten().for_each(settle);
+            ends.push(ends.last().copied().unwrap_or(0) + shard.names.len());
+        }
+        let packed = shards.iter().filter(|shard| shard.compression != Compression::None);
+        let blocks = packed
+            .map(|shard| shard.length)
+            .max()
+            .map(|bytes| Blocks { ends: ends.clone(), bytes });
+        Ok(Spans {
+            what,
+            format: scanner.format,
+            shards,
+            ends,
+            fields,
+            classes,
+            blocks,
+            cache: BlockCache::new(with.block_memory),
+            open: Mutex::new(Vec::new()),
+            fingerprint: OnceLock::new(),
+        })
+    }
+
+    /// The names of the classes, where something else than the files knows them.
+    #[allow(dead_code)] // for formats that come
+    pub(super) fn set_classes(&mut self, classes: Vec<String>) {
+        self.classes = classes;
+    }
+
+    /// The shard of a sample, and its number there.
+    fn place(&self, index: u64) -> (usize, usize) {
+        let shard = self.ends.partition_point(|end| *end <= index);
+        let before = if shard == 0 { 0 } else { self.ends[shard - 1] };
+        (shard, (index - before) as usize)
+    }
+
+    fn column(&self, shard: usize, at: usize, field: usize) -> Result<&Column, Fault> {
+        let column = self.shards[shard].columns[field].as_ref().filter(|column| column.has(at));
+        column.ok_or_else(|| {
+            let name = self.shards[shard].names.get(at as u64).display().to_string();
+            let field = &self.fields[field].name;
+            Fault::corrupt(self.format, format!("sample {name:?} has no {field:?}"))
+        })
+    }
+
+    /// A shard's file, open.
+    fn file(&self, shard: usize) -> std::io::Result<Arc<File>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = open.iter().position(|(number, _)| *number == shard) {
+            // The one used last stands last.
+            let last = open.len() - 1;
+            open[at..].rotate_left(1);
+            return Ok(open[last].1.clone());
+        }
+        drop(open);
+        let file = Arc::new(catalog::open(&self.shards[shard].path)?);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= MOST_OPEN {
+            open.remove(0);
+        }
+        open.push((shard, file.clone()));
+        Ok(file)
+    }
+
+    /// A compressed shard as a whole.
+    fn unpack(&self, shard: usize) -> Result<Arc<Vec<u8>>, Fault> {
+        self.cache.get(shard as u64, || {
+            let Shard { path, compression, length, .. } = &self.shards[shard];
+            let mut bytes = Vec::new();
+            let reserved = bytes.try_reserve_exact(*length as usize);
+            reserved.map_err(|_| Fault::TooLarge(format!("unpacks to {length} bytes")))?;
+            let reader = compression.unpack(catalog::open(path)?)?;
+            let read = reader.take(*length).read_to_end(&mut bytes);
+            let changed = || Fault::corrupt(self.format, "has changed since it was opened");
+            match read {
+                Ok(read) if read as u64 == *length => Ok((bytes, *length)),
+                Ok(_) => Err(changed()),
+                Err(error) if error.raw_os_error().is_some() => Err(Fault::Io(error)),
+                Err(_) => Err(changed()),
+            }
+        })
+    }
+}
+
+thread_local! {
+    /// Bytes that are read before they are decoded, without an allocation for each sample.
+    static SCRATCH: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// More is not kept for the next sample.
+const LARGEST_SCRATCH: usize = 16 << 20;
+
+/// What every sample has and is known already needs no places.
+fn settle(column: &mut Column) {
+    if column.values.len() > 0 && !column.places.contains(&ABSENT) {
+        column.places = Vec::new();
+    }
+    column.places.shrink_to_fit();
+    column.extra.shrink_to_fit();
+}
+
+/// The classes of all parts, with the numbers of the parts' labels changed to theirs.
+fn unite_classes(parts: &mut [Part]) -> Vec<String> {
+    let Some(first) = parts.first().map(|part| part.classes.clone()) else { return Vec::new() };
+    if parts.iter().all(|part| part.classes == first) {
+        return first;
+    }
+    let mut all: Vec<String> = parts.iter().flat_map(|part| part.classes.clone()).collect();
+    all.sort_unstable();
+    all.dedup();
+    for part in parts {
+        let classes = &part.classes;
+        for column in part.columns.iter_mut().filter(|column| column.field == "label") {
+            let Values::Int(values) = &mut column.values else { continue };
+            for value in values {
+                let name = usize::try_from(*value).ok().and_then(|number| classes.get(number));
+                if let Some(Ok(number)) = name.map(|name| all.binary_search(name)) {
+                    *value = number as i64;
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Opens every file, on all cores; the results are in the files' order.
+fn open_all(scanner: &Scanner<'_>, files: &[PathBuf], with: &Opening<'_>) -> Vec<Result<Scanned>> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(path) = files.get(at) else { return done };
+            let result = open_one(scanner, path, with);
+            // The others need not go on if one cannot be read.
+            if result.is_err() {
+                next.store(files.len(), Ordering::Relaxed);
+            }
+            done.push((at, result));
+        }
+    };
+    let mut results = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..cores.min(files.len())).map(|_| scope.spawn(work)).collect();
+        let mut results = work();
+        for other in others {
+            results.extend(other.join().unwrap_or_else(|_| {
+                let problem = "cannot be scanned: internal error, please report it".to_owned();
+                vec![(0, Err(Error::Source { what: scanner.format.to_owned(), problem }))]
+            }));
+        }
+        results
+    });
+    // The first failure comes first, so that nothing is missing before it.
+    results.sort_by_key(|(at, result)| (result.is_ok(), *at));
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>) -> Result<Scanned> {
+    let failed = |source| Error::Io { what: "cannot open", path: path.to_owned(), source };
+    let file = catalog::open(path).map_err(failed)?;
+    let identity = || Identity::of(&file, scanner.format, scanner.version).map_err(failed);
+    let before = identity()?;
+    let fits = |scanned: &Scanned| {
+        let samples = scanned.part.names.len() as usize;
+        let packed = scanned.compression != Compression::None;
+        (packed || scanned.length == before.size())
+            && scanned.part.columns.iter().all(|column| column.fits(samples, scanned.length))
+    };
+    if before.size() >= SMALLEST_INDEXED
+        && let Some(scanned) = index::load(path, &before).filter(fits)
+        && (scanned.compression == Compression::None || scanned.length <= with.block_memory)
+    {
+        return Ok(scanned);
+    }
+    let mut start = [0; 64];
+    let read = file.read_at(&mut start, 0).map_err(failed)?;
+    let compression = (scanner.compression)(&start[..read]);
+    let mut input = match compression {
+        Compression::None => Input::plain(path, &file, before.size()),
+        _ => {
+            let again = catalog::open(path).map_err(failed)?;
+            Input::stream(path, compression.unpack(again).map_err(failed)?, with.block_memory)
+        }
+    };
+    let part = (scanner.scan)(&mut input, with)?;
+    let length = input.length()?;
+    let scanned = Scanned { part, compression, length };
+    if !fits(&scanned) {
+        return Err(input.problem("declares parts that lie outside of it: it is damaged"));
+    }
+    // Not for what was written to meanwhile.
+    if before.size() >= SMALLEST_INDEXED && identity()? == before {
+        index::save(path, &before, &scanned);
+    }
+    Ok(scanned)
+}
+
+impl Source for Spans {
+    fn len(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault> {
+        let (shard, at) = self.place(index);
+        let column = self.column(shard, at, field)?;
+        match &column.values {
+            Values::Int(values) => return Ok(Value::Int(values[at])),
+            Values::Float(values) => return Ok(Value::Float(values[at])),
+            Values::None => {}
+        }
+        let shard = &self.shards[shard];
+        // The shape has to be told with the bytes.
+        let shaped = matches!(self.fields[field].kind, FieldKind::Ragged { axes, .. } if axes != 1);
+        let extra = column.extra.get(at).copied().unwrap_or(0);
+        match column.encoding.skip_of(extra) {
+            Some(skip) if !shaped && shard.compression == Compression::None => {
+                let [start, length] = column.places[at];
+                let skip = skip.min(length);
+                let range = Some((start + skip, length - skip));
+                Ok(Value::File(Location { root: Path::new(""), path: &shard.path, range }))
+            }
+            _ => Ok(Value::Made),
+        }
+    }
+
+    fn read(&self, index: u64, field: usize, room: &mut dyn Room) -> Result<(), Fault> {
+        let (number, at) = self.place(index);
+        let column = self.column(number, at, field)?;
+        let extra = column.extra.get(at).copied().unwrap_or(0);
+        let place = column.places.get(at).copied().unwrap_or([0, 0]);
+        let mut decode = |bytes| column.encoding.decode(&column.content, bytes, extra, room);
+        if self.shards[number].compression != Compression::None {
+            let block = self.unpack(number)?;
+            let [start, length] = place.map(|number| number as usize);
+            // Inside the block: it was compared when the set was opened.
+            return decode(block.get(start..start + length).unwrap_or_default());
+        }
+        let file = self.file(number)?;
+        let mut bytes = SCRATCH.take();
+        bytes.resize(place[1] as usize, 0);
+        let outcome = match file.read_exact_at(&mut bytes, place[0]) {
+            Ok(()) => decode(&bytes),
+            Err(error) => Err(Fault::Io(error)),
+        };
+        if bytes.capacity() <= LARGEST_SCRATCH {
+            SCRATCH.set(bytes);
+        }
+        outcome
+    }
+
+    fn blocks(&self) -> Option<&Blocks> {
+        self.blocks.as_ref()
+    }
+
+    fn origin(&self, index: u64) -> Option<PathBuf> {
+        let (shard, at) = self.place(index);
+        Some(self.shards[shard].names.get(at as u64).to_owned())
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn fingerprint(&self) -> u64 {
+        *self.fingerprint.get_or_init(|| {
+            let text = format!("{:?} {:?}", self.fields, self.classes);
+            let mut hash = xxh3(text.as_bytes(), 0);
+            for shard in &self.shards {
+                hash = shard.names.fingerprint(hash);
+                for column in shard.columns.iter().flatten() {
+                    hash = match &column.values {
+                        Values::Int(values) => xxh3(bytemuck::cast_slice(values), hash),
+                        Values::Float(values) => xxh3(bytemuck::cast_slice(values), hash),
+                        Values::None => {
+                            let lengths: Vec<u64> =
+                                column.places.iter().map(|place| place[1]).collect();
+                            xxh3(bytemuck::cast_slice(&lengths), hash)
+                        }
+                    };
+                }
+            }
+            hash
+        })
+    }
+
+    fn name(&self) -> String {
+        self.what.clone()
+    }
+}

@@ -1,0 +1,579 @@
+//! Tar shards as the webdataset package reads and writes them.
+//!
+//! Files that follow each other and have one name up to the first dot are one sample; what follows
+//! the dot says what they are. Of a plain archive only headers and small numbers are read, once;
+//! then samples are read at their places in any order. A compressed one is unpacked as a whole.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use super::encoding::Encoding;
+use super::input::{Compression, Input};
+use super::npy_header::NpyHeader;
+use super::part::{Column, Content, Part, Place, Values};
+use super::spans::{Scanner, Spans};
+use super::tar_header::{Headers, Member};
+use super::{Opening, shards};
+use crate::error::{Fault, Result};
+use crate::spec::FieldChoice;
+
+/// What shards' names end in.
+pub(super) const ENDINGS: [&str; 5] = [".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.zstd"];
+
+const NUMBERS: [&str; 7] = ["cls", "cls2", "class", "count", "index", "inx", "id"];
+const TEXTS: [&str; 5] = ["txt", "text", "transcript", "json", "jsn"];
+const PICKLES: [&str; 5] = ["pyd", "pkl", "pickle", "pth", "pt"];
+
+/// A number in a file of its own is no longer than this.
+const LONGEST_NUMBER: u64 = 64;
+/// Numbers are taken out of JSON up to this size, for this many keys.
+const LONGEST_JSON: u64 = 64 << 10;
+const MOST_KEYS: usize = 64;
+
+/// Opens shards.
+pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
+    let files = shards::expand(path, &ENDINGS)?;
+    let scanner =
+        Scanner { format: "tar", version: 1, compression: Compression::by_magic, scan: &scan };
+    Spans::open(path, &scanner, files, fields, with)
+}
+
+/// What a name is to a sample: the sample's key and the field's extension, as the webdataset package
+/// tells them apart. `None` for metadata, hidden files and names without a dot.
+fn split(name: &[u8]) -> Option<(&[u8], String)> {
+    let base = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let dot = base + name[base..].iter().position(|byte| *byte == b'.').filter(|dot| *dot > 0)?;
+    let top = name.split(|byte| *byte == b'/').next().unwrap_or_default();
+    if top.len() >= 4 && top.starts_with(b"__") && top.ends_with(b"__") {
+        return None;
+    }
+    Some((&name[..dot], String::from_utf8_lossy(&name[dot + 1..]).to_lowercase()))
+}
+
+/// What an extension's last part says of the bytes.
+enum Role {
+    Image,
+    Number,
+    Text,
+    Array,
+    Bytes,
+    Pickle,
+}
+
+fn role(extension: &str, with: &Opening<'_>) -> Role {
+    let last = extension.rsplit('.').next().unwrap_or_default();
+    match last {
+        _ if with.image_extensions.contains(&last) => Role::Image,
+        _ if NUMBERS.contains(&last) => Role::Number,
+        _ if TEXTS.contains(&last) => Role::Text,
+        _ if PICKLES.contains(&last) => Role::Pickle,
+        "npy" => Role::Array,
+        _ => Role::Bytes,
+    }
+}
+
+/// The field's name if nobody chose one: "image" for images, "label" for "cls", "caption" for
+/// "caption.txt".
+fn field_name(extension: &str, role: &Role) -> String {
+    match extension.rsplit_once('.') {
+        Some((name, last)) if !matches!(role, Role::Bytes) || last == "bin" => name.to_owned(),
+        None if matches!(role, Role::Image) => "image".to_owned(),
+        None if extension == "cls" => "label".to_owned(),
+        _ => extension.to_owned(),
+    }
+}
+
+/// A column while it is found. Samples that do not have it take no room.
+struct Found {
+    extension: String,
+    role: Role,
+    samples: Vec<usize>,
+    places: Vec<Place>,
+    /// Of a number: `None` once one of them was none.
+    numbers: Option<Vec<i64>>,
+    arrays: ArraysFound,
+}
+
+/// What the headers of .npy files have in common.
+#[derive(Default)]
+struct ArraysFound {
+    first: Option<NpyHeader>,
+    /// True if one of them is unlike the first in that way.
+    other_type: bool,
+    other_shape: bool,
+    not_plain: bool,
+    fault: Option<String>,
+}
+
+impl ArraysFound {
+    fn add(&mut self, header: Result<NpyHeader, Fault>, size: u64) {
+        let header = match header {
+            Ok(header) => header,
+            Err(fault) => {
+                // Told when that sample is read, unless all are so.
+                self.not_plain = true;
+                self.fault.get_or_insert(fault.to_string());
+                return;
+            }
+        };
+        let whole = header.bytes().and_then(|bytes| bytes.checked_add(header.start as u64));
+        self.not_plain |= !header.is_plain() || whole != Some(size);
+        match &self.first {
+            None => self.first = Some(header),
+            Some(first) => {
+                self.other_type |=
+                    first.dtype != header.dtype || first.shape.len() != header.shape.len();
+                self.other_shape |= first.shape != header.shape;
+                self.not_plain |= first.start != header.start;
+            }
+        }
+    }
+
+    fn content(&self) -> (Content, Encoding) {
+        let Some(first) = &self.first else {
+            let reason = self.fault.clone().unwrap_or_default();
+            return (Content::Refused(format!("cannot be read: {reason}")), Encoding::Plain);
+        };
+        let (dtype, axes) = (first.dtype, first.shape.len());
+        if self.other_type {
+            return (Content::Bytes, Encoding::Plain);
+        }
+        if self.other_shape {
+            return (Content::Ragged { dtype, axes }, Encoding::Npy);
+        }
+        let encoding =
+            if self.not_plain { Encoding::Npy } else { Encoding::After(first.start as u64) };
+        (Content::Array { dtype, shape: first.shape.clone() }, encoding)
+    }
+}
+
+impl Found {
+    fn new(extension: &str, with: &Opening<'_>) -> Found {
+        Found {
+            extension: extension.to_owned(),
+            role: role(extension, with),
+            samples: Vec::new(),
+            places: Vec::new(),
+            numbers: Some(Vec::new()),
+            arrays: ArraysFound::default(),
+        }
+    }
+
+    /// Looks at the bytes where the scan has to.
+    fn look(&mut self, input: &mut Input<'_>, member: &Member) -> Result<()> {
+        match self.role {
+            Role::Number => {
+                let text = match member.size {
+                    0..=LONGEST_NUMBER => input.bytes(member.start, member.size)?,
+                    _ => &[],
+                };
+                let number = std::str::from_utf8(text).ok().and_then(|t| t.trim().parse().ok());
+                match (number, &mut self.numbers) {
+                    (Some(number), Some(numbers)) => numbers.push(number),
+                    _ => self.numbers = None,
+                }
+            }
+            Role::Array => {
+                let start = input.bytes(member.start, member.size.min(12))?;
+                let header = match NpyHeader::length(start) {
+                    Ok(length) => {
+                        let length = member.size.min(length as u64);
+                        NpyHeader::read(input.bytes(member.start, length)?)
+                    }
+                    Err(fault) => Err(fault),
+                };
+                self.arrays.add(header, member.size);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(self, samples: usize) -> Column {
+        let (content, encoding) = match self.role {
+            Role::Image => (Content::Image, Encoding::Plain),
+            Role::Number if self.numbers.is_some() => (Content::Number, Encoding::Plain),
+            Role::Number | Role::Text => (Content::Text, Encoding::Plain),
+            Role::Array => self.arrays.content(),
+            Role::Bytes => (Content::Bytes, Encoding::Plain),
+            Role::Pickle => {
+                let reason = "is a Python pickle: reading a pickle runs code, so it is refused";
+                (Content::Refused(reason.to_owned()), Encoding::Plain)
+            }
+        };
+        let mut column = Column::new(&self.extension, content);
+        column.field = field_name(&self.extension, &self.role);
+        column.encoding = encoding;
+        if column.content == Content::Number {
+            column.values = Values::Int(Vec::new());
+        }
+        column.fill(samples);
+        for (at, place) in self.samples.iter().zip(self.places) {
+            column.places[*at] = place;
+        }
+        if let (Values::Int(values), Some(numbers)) = (&mut column.values, self.numbers) {
+            self.samples.iter().zip(numbers).for_each(|(at, number)| values[*at] = number);
+        }
+        column
+    }
+}
+
+/// Numbers inside the samples' JSON, for those who choose them as "json.key".
+#[derive(Default)]
+struct JsonFound {
+    keys: Vec<String>,
+    numbers: Vec<Vec<(usize, f64, Option<i64>)>>,
+}
+
+impl JsonFound {
+    fn add(&mut self, sample: usize, text: &[u8]) {
+        let Ok(serde_json::Value::Object(object)) = serde_json::from_slice(text) else { return };
+        for (key, value) in object {
+            let value = match value {
+                serde_json::Value::Bool(value) => serde_json::Value::from(u8::from(value)),
+                value => value,
+            };
+            let Some(number) = value.as_f64() else { continue };
+            let at = match self.keys.iter().position(|known| *known == key) {
+                Some(at) => at,
+                None if self.keys.len() < MOST_KEYS => {
+                    self.keys.push(key);
+                    self.numbers.push(Vec::new());
+                    self.keys.len() - 1
+                }
+                None => continue,
+            };
+            self.numbers[at].push((sample, number, value.as_i64()));
+        }
+    }
+
+    fn finish(self, samples: usize) -> impl Iterator<Item = Column> {
+        self.keys.into_iter().zip(self.numbers).map(move |(key, numbers)| {
+            let mut column = Column::new(&format!("json.{key}"), Content::Number);
+            column.hidden = true;
+            let whole = numbers.iter().all(|(_, _, whole)| whole.is_some());
+            column.values = if whole { Values::Int(Vec::new()) } else { Values::Float(Vec::new()) };
+            column.fill(samples);
+            for (at, number, whole) in numbers {
+                column.places[at] = [0, 0];
+                match &mut column.values {
+                    Values::Int(values) => values[at] = whole.unwrap_or(0),
+                    Values::Float(values) => values[at] = number as f32,
+                    Values::None => {}
+                }
+            }
+            column
+        })
+    }
+}
+
+fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
+    let mut part = Part::default();
+    let mut columns: Vec<Found> = Vec::new();
+    let mut known: HashMap<String, usize> = HashMap::new();
+    let mut json = JsonFound::default();
+    let mut seen: HashSet<u64> = HashSet::new();
+    let mut key: Option<Vec<u8>> = None;
+    let (mut headers, mut members) = (Headers::default(), 0usize);
+    while let Some(member) = headers.next(input)? {
+        if let Some((own, extension)) = split(&member.name) {
+            if key.as_deref() != Some(own) {
+                if !seen.insert(xxhash_rust::xxh3::xxh3_64(own)) {
+                    return Err(repeated(input, own));
+                }
+                part.names.push(own);
+                key = Some(own.to_vec());
+            }
+            let sample = part.names.len() as usize - 1;
+            let at = *known.entry(extension).or_insert_with_key(|extension| {
+                columns.push(Found::new(extension, with));
+                columns.len() - 1
+            });
+            let column = &mut columns[at];
+            if column.samples.last() == Some(&sample) {
+                let name = String::from_utf8_lossy(&member.name).into_owned();
+                return Err(input.problem(format!("holds {name:?} twice")));
+            }
+            column.look(input, &member)?;
+            if column.extension == "json" && member.size <= LONGEST_JSON {
+                json.add(sample, input.bytes(member.start, member.size)?);
+            }
+            column.samples.push(sample);
+            column.places.push([member.start, member.size]);
+            members += 1;
+        }
+        if !input.reaches(member.start.saturating_add(member.size))? {
+            let name = String::from_utf8_lossy(&member.name).into_owned();
+            return Err(input.problem(format!("ends inside of {name:?}: it is cut short")));
+        }
+    }
+    let samples = part.names.len() as usize;
+    // Every column takes room for every sample.
+    if columns.len().saturating_mul(samples) > members * 16 + (1 << 20) {
+        return Err(input.problem(format!(
+            "has {} different extensions for {samples} samples: these are no samples of one kind",
+            columns.len()
+        )));
+    }
+    part.columns = columns.into_iter().map(|column| column.finish(samples)).collect();
+    part.columns.extend(json.finish(samples));
+    Ok(part)
+}
+
+fn repeated(input: &Input<'_>, key: &[u8]) -> crate::error::Error {
+    let key = String::from_utf8_lossy(key);
+    input.problem(format!(
+        "has files of sample {key:?} in two places: the files of a sample must follow each other"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::error::Error;
+    use crate::sample::{FieldKind, Room, Value};
+    use crate::source::Source;
+
+    const WITH: Opening<'static> = Opening {
+        image_extensions: &["jpg", "png"],
+        block_memory: 1 << 20,
+        is_image: |bytes| bytes.starts_with(b"\xff\xd8"),
+    };
+
+    struct Shelf(PathBuf);
+
+    impl Shelf {
+        fn new(name: &str) -> Shelf {
+            let path = format!("feedline-tar-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(path);
+            std::fs::create_dir_all(&path).unwrap();
+            Shelf(path)
+        }
+
+        fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+            std::fs::write(self.0.join(name), bytes).unwrap();
+            self.0.join(name)
+        }
+
+        fn try_open(&self, bytes: &[u8]) -> Result<Spans> {
+            open(&self.write("a.tar", bytes), &[], &WITH)
+        }
+    }
+
+    impl Drop for Shelf {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        for (name, bytes) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o644);
+            builder.append_data(&mut header, name, *bytes).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+
+    #[derive(Default)]
+    struct Taken(Vec<u8>, Vec<usize>);
+
+    impl Room for Taken {
+        fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
+            self.0 = vec![0; bytes as usize];
+            Ok(&mut self.0)
+        }
+
+        fn shape(&mut self, shape: &[usize]) {
+            self.1 = shape.to_vec();
+        }
+    }
+
+    fn shown(source: &Spans, index: u64, field: &str) -> String {
+        let field = source.fields().iter().position(|each| each.name == field).unwrap();
+        match source.value(index, field) {
+            Ok(Value::Int(number)) => number.to_string(),
+            Ok(Value::Float(number)) => number.to_string(),
+            Ok(Value::File(location)) => {
+                let bytes = std::fs::read(location.path).unwrap();
+                let (start, length) = location.range.unwrap();
+                let bytes = &bytes[start as usize..(start + length) as usize];
+                String::from_utf8_lossy(bytes).into_owned()
+            }
+            Ok(Value::Made) => {
+                let mut taken = Taken::default();
+                source.read(index, field, &mut taken).unwrap();
+                format!("{}{:?}", String::from_utf8_lossy(&taken.0), taken.1)
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn sample_archive() -> Vec<u8> {
+        let long = format!("{}/x.JPG", "d".repeat(150));
+        archive(&[
+            ("__meta__/x.json", b"{}"),
+            ("a/b.c.jpg", b"one"),
+            ("a/b.cls", b"7\n"),
+            ("a/b.txt", "ü".as_bytes()),
+            ("README", b"-"),
+            (".hidden.jpg", b"-"),
+            (&long, b"two"),
+            (&long.replace("JPG", "cls"), b"-3"),
+            ("é.png", b""),
+            ("é.cls", b"0"),
+            ("é.txt", b"t"),
+            ("é.json", b"{\"k\": 2, \"f\": 0.5, \"s\": \"x\"}"),
+        ])
+    }
+
+    #[test]
+    fn samples_are_grouped_as_webdataset_does() {
+        let shelf = Shelf::new("group");
+        let plain = sample_archive();
+        let source = shelf.try_open(&plain).unwrap();
+        let names: Vec<&str> = source.fields().iter().map(|field| field.name.as_str()).collect();
+        assert_eq!(names, ["c", "label", "txt", "image", "json"]);
+        assert_eq!(source.len(), 3);
+        assert_eq!(source.origin(0).unwrap(), Path::new("a/b"));
+        assert_eq!([0, 1, 2].map(|at| shown(&source, at, "label")), ["7", "-3", "0"]);
+        assert_eq!(
+            (shown(&source, 0, "c"), shown(&source, 1, "image")),
+            ("one".into(), "two".into())
+        );
+        assert_eq!((shown(&source, 0, "txt"), shown(&source, 2, "image")), ("ü".into(), "".into()));
+        assert!(shown(&source, 1, "txt").contains("has no \\\"txt\\\""), "absent");
+        let choice = |name: &str, column: &str| FieldChoice {
+            name: name.to_owned(),
+            column: column.to_owned(),
+            role: None,
+        };
+        let path = shelf.write("a.tar", &plain);
+        let fields = [choice("x", "jpg;png;c.jpg"), choice("k", "json.k"), choice("f", "json.f")];
+        let source = open(&path, &fields, &WITH).unwrap();
+        assert_eq!([0, 1, 2].map(|at| shown(&source, at, "x")), ["one", "two", ""]);
+        assert_eq!((shown(&source, 2, "k"), shown(&source, 2, "f")), ("2".into(), "0.5".into()));
+        let Err(error) = open(&path, &[choice("x", "tsx")], &WITH) else { panic!("accepted") };
+        assert!(error.to_string().contains("has no \"tsx\", only c.jpg, cls"), "{error}");
+    }
+
+    #[test]
+    fn compressed_shards_are_the_same_in_blocks() {
+        let shelf = Shelf::new("packed");
+        let plain = sample_archive();
+        let one = shelf.try_open(&plain).unwrap();
+        assert!(one.blocks().is_none());
+        let some = [(0, "c"), (0, "txt"), (2, "image"), (1, "label")];
+        let expected = some.map(|(index, field)| shown(&one, index, field));
+        let gzip = {
+            use std::io::Write;
+            let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            out.write_all(&plain).unwrap();
+            out.finish().unwrap()
+        };
+        let zstd = zstd::encode_all(&plain[..], 1).unwrap();
+        for packed in [gzip, zstd] {
+            let two = shelf.try_open(&packed).unwrap();
+            assert_eq!(two.fields(), one.fields());
+            assert_eq!(two.fingerprint(), one.fingerprint());
+            assert_eq!(two.blocks().unwrap().ends, [3]);
+            for ((index, field), expected) in some.iter().zip(&expected) {
+                assert_eq!(shown(&two, *index, field).trim_end_matches("[]"), expected);
+            }
+            for end in (0..packed.len() - 1).step_by(11) {
+                assert!(shelf.try_open(&packed[..end]).is_err(), "cut at {end}");
+            }
+            let small = Opening { block_memory: 1000, ..WITH };
+            let path = shelf.write("b.tar.gz", &packed);
+            let Err(error) = open(&path, &[], &small) else { panic!("accepted") };
+            assert!(error.to_string().contains("give the loader more memory"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_shard_is_said() {
+        let shelf = Shelf::new("wrong");
+        let message = |bytes: &[u8]| match shelf.try_open(bytes) {
+            Err(error) => error.to_string(),
+            Ok(_) => panic!("accepted"),
+        };
+        assert!(message(b"").contains("no tar archive"));
+        assert!(message(&[7; 600]).contains("no tar archive"));
+        assert!(message(&[0; 1024]).contains("has no samples"));
+        let twice = archive(&[("a.jpg", b"1"), ("a.jpg", b"2")]);
+        assert!(message(&twice).contains("\"a.jpg\" twice"));
+        let apart = archive(&[("a.jpg", b"1"), ("b.jpg", b"2"), ("a.cls", b"2")]);
+        assert!(message(&apart).contains("must follow each other"));
+        let pickle = archive(&[("a.jpg", b"1"), ("a.pyd", b"2")]);
+        assert!(message(&pickle).contains("reading a pickle runs code"));
+        let image = FieldChoice { name: "i".to_owned(), column: "jpg".to_owned(), role: None };
+        let path = shelf.write("p.tar", &pickle);
+        assert_eq!(open(&path, &[image], &WITH).unwrap().fields().len(), 1);
+        let whole = archive(&[("a.jpg", &[1; 600]), ("a.cls", b"1")]);
+        for end in (1..whole.len() - 1024).step_by(7) {
+            match shelf.try_open(&whole[..end]) {
+                Err(Error::Source { .. }) => {}
+                // Cut between two members, or in the padding after one.
+                Ok(_) => assert!((1112..=1536).contains(&end) || end > 2048, "{end}"),
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    #[test]
+    fn bit_flips_never_panic() {
+        let shelf = Shelf::new("flips");
+        let whole = sample_archive();
+        for at in (0..whole.len()).step_by(37) {
+            let mut changed = whole.clone();
+            changed[at] ^= 1 << (at % 8);
+            if let Ok(source) = shelf.try_open(&changed) {
+                for field in 0..source.fields().len() {
+                    for index in 0..source.len() {
+                        let _ = source.value(index, field);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn arrays_are_of_one_shape_or_ragged() {
+        let shelf = Shelf::new("npy");
+        let npy = |descr: &str, shape: &str, data: &[u8]| {
+            let text =
+                format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+            let mut out = b"\x93NUMPY\x01\x00".to_vec();
+            out.extend(118u16.to_le_bytes());
+            out.extend(format!("{text:<117}\n").as_bytes());
+            out.extend(data);
+            out
+        };
+        let kind = |one: &[u8], two: &[u8]| {
+            let source = shelf.try_open(&archive(&[("a.npy", one), ("b.npy", two)])).unwrap();
+            (source.fields()[0].kind.clone(), shown(&source, 0, "npy"), shown(&source, 1, "npy"))
+        };
+        let array = |shape: &[usize]| FieldKind::Array {
+            dtype: crate::sample::DType::U8,
+            shape: shape.to_vec(),
+        };
+        let ab = npy("|u1", "(2,)", b"ab");
+        let text = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        let (of, one, two) = kind(&ab, &npy("|u1", "(2,)", b"cd"));
+        assert_eq!((of, (one, two)), (array(&[2]), text("ab", "cd")));
+        let (of, one, two) = kind(&ab, &npy("|u1", "(3,)", b"cde"));
+        assert!(matches!(of, FieldKind::Ragged { axes: 1, .. }));
+        assert_eq!((one, two), text("ab[2]", "cde[3]"));
+        let (of, one, _) = kind(&npy("<u2", "(1,)", b"ab"), &npy(">u2", "(1,)", b"cd"));
+        assert!(matches!(of, FieldKind::Array { .. }));
+        assert_eq!(one, "ab[1]");
+        let (of, ..) = kind(&ab, &npy("<f4", "(2,)", b"12345678"));
+        assert_eq!(of, FieldKind::Bytes);
+        let objects = archive(&[("a.npy", &npy("|O", "(2,)", b"ab"))]);
+        assert!(shelf.try_open(&objects).err().unwrap().to_string().contains("runs code"));
+    }
+}
