@@ -1,16 +1,21 @@
 //! `feedline pack`: a data set that loads faster, made from another.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use feedline::engine::{Expectation, Gain, Pack, PackOptions, Packed};
+use feedline::Spec;
+use feedline::engine::{Expectation, Gain, Pack, PackOptions, Packed, transforms_until};
+use feedline::image::Layout;
 use feedline::pack::jpeg::Subsampling;
+use feedline::pack::record::WriteOptions;
+use feedline::pack::shards::Limit;
+use feedline::pack::{WRITABLE, extension};
 use feedline::spec::read::{parse_bytes, show_bytes};
-use feedline::spec::{SourceKind, Workers};
+use feedline::spec::{OpSpec, SourceFormat, SourceKind, Workers};
 use serde_json::{Value, json};
 
 use crate::output::{Failure, Outcome, Output};
-use crate::pipeline;
+use crate::pipeline::{self, Keys};
 use crate::signals::Signals;
 use crate::terminal::{Table, show_count, show_seconds};
 
@@ -18,29 +23,87 @@ const EXAMPLES: &str = "\
 Examples:
   feedline pack photos fast --crop-index             the same pixels, crops load faster
   feedline pack photos small --resize 256            shorter side 256, JPEG quality 90
-  feedline pack photos small --resize 256 --crop-index
   feedline pack photos pixels --raw --resize 256     decoded: fastest, and largest on disk
+  feedline pack photos shards --to tar               WebDataset shards of 256 MB, shuffled
+  feedline pack photos shards --to tar --crop-index --resize 256
+  feedline pack photos table --to parquet --compression zstd --shard-samples 10000
+  feedline pack photos arrays --to npy --spec train.toml --until CenterCrop
   feedline pack photos fast --crop-index --dry-run   what would it bring?
   feedline verify fast                               compare every file with its checksum
 
---crop-index and --resize write a folder of images that any program reads, with the names and class
-folders of SRC (and a manifest.csv where SRC is a table). --crop-index loses nothing: pixels, EXIF,
-ICC and comments stay, progressive files become baseline ones. What cannot be rewritten is copied as
-it is and counted. --resize leaves images alone that are no larger, and drops EXIF and ICC of those
-that it makes smaller.
+Without --to, a folder of images is written that any program reads, with the names and class folders
+of SRC (and a manifest.csv where SRC is a table). --crop-index loses nothing: pixels, EXIF, ICC and
+comments stay, progressive files become baseline ones. What cannot be rewritten is copied as it is
+and counted. --resize leaves images alone that are no larger, and drops EXIF and ICC of those that
+it makes smaller.
+
+With --to, all fields of the samples go into files of that format in the folder DST, in a shuffled
+order (--seed, --no-shuffle). DST itself loads as one data set, with its class names; its files are
+read by the format's own library.
 
 The set is written to DST.partial and renamed at the end. Interrupted at any point, the same command
-goes on (--raw begins again). A DST that holds anything else is refused.";
+goes on (after the last whole shard; --raw, lmdb, hdf5, npy and zarr begin again). A DST that holds
+anything else is refused.";
 
-/// Make a data set that loads faster: crop-indexed JPEGs, smaller JPEGs, or decoded pixels.
+/// Make a data set that loads faster, or of another format.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PackCommand {
-    /// A folder of images, or a manifest (.csv, .tsv, .jsonl).
+    /// A data set: a folder of images, a manifest, files of any format; or a spec (.toml, .json).
     source: PathBuf,
 
     /// Folder to write; must be new or empty.
     destination: PathBuf,
+
+    /// Format to write: tar, tfrecord, lmdb, hdf5, npy, parquet, arrow or zarr
+    /// [default: as DST ends, else a folder of images].
+    #[arg(long, value_name = "FORMAT", value_parser = read_format, conflicts_with = "raw")]
+    to: Option<SourceFormat>,
+
+    /// The order of samples in a format is drawn with this [default: 0].
+    #[arg(long, value_name = "N", conflicts_with = "no_shuffle")]
+    seed: Option<u64>,
+
+    /// Keep the order of the samples.
+    #[arg(long)]
+    no_shuffle: bool,
+
+    /// Bytes of a shard [default: 256MB].
+    #[arg(long, value_name = "SIZE", value_parser = read_size)]
+    shard_size: Option<u64>,
+
+    /// Samples of a shard [default: as many as fit].
+    #[arg(long, value_name = "N")]
+    shard_samples: Option<u64>,
+
+    /// Compression, where the format has it: zstd, gzip, lz4 ...
+    #[arg(long, value_name = "NAME")]
+    compression: Option<String>,
+
+    /// Its level.
+    #[arg(long, value_name = "N", requires = "compression", allow_negative_numbers = true)]
+    compression_level: Option<i32>,
+
+    /// Samples of a chunk or row group, where the format has them.
+    #[arg(long, value_name = "N")]
+    block_samples: Option<u64>,
+
+    /// A pipeline whose first transforms are done once, now; see --until.
+    #[arg(long, value_name = "FILE", requires = "until")]
+    spec: Option<PathBuf>,
+
+    /// Do the spec's transforms up to this one: its name, how many, or \"decode\" for none.
+    #[arg(long, value_name = "OP|N")]
+    until: Option<String>,
+
+    /// A transform that is done once, now, as CenterCrop(size=224); may be repeated.
+    #[arg(long = "transform", value_name = "OP", value_parser = pipeline::read_transform)]
+    #[arg(conflicts_with_all = ["spec", "until"])]
+    transforms: Vec<Value>,
+
+    /// How transformed images are stored in a format [default: array].
+    #[arg(long, value_parser = ["array", "jpeg"])]
+    encode: Option<String>,
 
     /// Put restart markers into JPEGs, losslessly, so that a crop is decoded without the rest.
     #[arg(long)]
@@ -55,12 +118,12 @@ pub(crate) struct PackCommand {
     #[arg(long, value_name = "SIDE")]
     resize: Option<u32>,
 
-    /// JPEG quality of images that are made smaller, 1 to 100 [default: 90].
-    #[arg(long, value_name = "Q", requires = "resize", conflicts_with = "raw")]
+    /// JPEG quality of images that are coded anew, 1 to 100 [default: 90].
+    #[arg(long, value_name = "Q", conflicts_with = "raw")]
     quality: Option<u8>,
 
     /// Keep a colour sample for every pixel (4:4:4) instead of one for four (4:2:0).
-    #[arg(long, requires = "resize", conflicts_with = "raw")]
+    #[arg(long, conflicts_with = "raw")]
     full_color: bool,
 
     /// Write decoded pixels, to be mapped into memory.
@@ -101,31 +164,79 @@ pub(crate) struct PackCommand {
 }
 
 impl PackCommand {
-    fn options(&self) -> PackOptions {
+    /// The format that was asked for, or that the destination is named after.
+    fn format(&self) -> Option<SourceFormat> {
+        let named = || {
+            let ending = self.destination.extension()?.to_str()?;
+            WRITABLE.into_iter().find(|format| extension(*format).eq_ignore_ascii_case(ending))
+        };
+        self.to.or_else(|| named().filter(|_| !self.raw))
+    }
+
+    fn options(&self, spec: Option<&Spec>) -> Result<PackOptions, Failure> {
         let default = PackOptions::default();
-        PackOptions {
+        let to = self.format();
+        let transforms = match (spec, &self.until) {
+            (Some(spec), Some(until)) => {
+                transforms_until(&spec.transforms, until).map_err(feedline::Error::from)?
+            }
+            (None, Some(until)) if !until.eq_ignore_ascii_case("decode") => {
+                return Err(Failure::Usage("--until needs the pipeline: give --spec".to_owned()));
+            }
+            _ => self.transforms.iter().filter_map(op).collect(),
+        };
+        let transformed = self.until.is_some() || !transforms.is_empty();
+        let mut decode = spec.map_or(default.decode.clone(), |spec| spec.decode.clone());
+        decode.exif_orientation |= self.exif_orientation;
+        Ok(PackOptions {
+            to,
+            write: WriteOptions {
+                compression: self.compression.clone(),
+                level: self.compression_level,
+                block_samples: self.block_samples,
+            },
+            shard: Limit {
+                bytes: match (self.shard_size, self.shard_samples) {
+                    (Some(bytes), _) => bytes,
+                    (None, Some(_)) => u64::MAX,
+                    (None, None) => default.shard.bytes,
+                },
+                samples: self.shard_samples.unwrap_or(default.shard.samples),
+            },
+            shuffle: (!self.no_shuffle).then(|| self.seed.unwrap_or(0)),
             crop_index: self.crop_index,
             segment: self.segment,
             resize: self.resize,
+            transforms,
+            decoded: match self.encode.as_deref() {
+                Some(encode) => encode == "array",
+                None => to.is_some() && transformed,
+            },
+            layout: spec.map_or(Layout::Hwc, |spec| spec.layout),
             quality: self.quality.unwrap_or(default.quality),
             subsampling: if self.full_color { Subsampling::Full } else { Subsampling::Half },
             raw: self.raw,
             check: !self.no_check,
-            exif_orientation: self.exif_orientation,
+            decode,
             skip_bad: self.skip_bad,
             num_workers: match self.num_workers.as_ref().and_then(Value::as_u64) {
                 Some(count) => Workers::Count(count),
                 None => Workers::Auto,
             },
             memory: self.memory,
-        }
+        })
     }
 
-    pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
-        if !self.crop_index && self.resize.is_none() && !self.raw {
-            return Err(Failure::Usage(
-                "nothing to do: give --crop-index, --resize SIDE, --raw, or --resize with one of the others".to_owned(),
-            ));
+    /// What is packed: the path as it is, or what a spec names.
+    fn source(&self) -> Result<(SourceKind, Option<Spec>), Failure> {
+        let read = |path: &Path| pipeline::describe(path, Keys::new(), Keys::new(), &[]);
+        let spec = self.spec.as_deref().map(read).transpose()?;
+        if pipeline::is_spec_file(&self.source) {
+            let named = read(&self.source)?;
+            let [one] = &named.sources[..] else {
+                return Err(Failure::Usage("pack one source at a time".to_owned()));
+            };
+            return Ok((one.kind.clone(), spec.or(Some(named))));
         }
         let kind = match &self.label_columns {
             None => SourceKind::Path(self.source.clone()),
@@ -136,12 +247,29 @@ impl PackCommand {
                 root: None,
             },
         };
-        let pack = Pack::open(kind, self.options())?;
+        Ok((kind, spec))
+    }
+
+    pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
+        let (kind, spec) = self.source()?;
+        let options = self.options(spec.as_ref())?;
+        let to_do = options.to.is_some()
+            || options.crop_index
+            || options.raw
+            || options.resize.is_some()
+            || !options.transforms.is_empty();
+        if !to_do {
+            return Err(Failure::Usage(
+                "nothing to do: give --to FORMAT, --crop-index, --resize SIDE, --transform OP, --raw, or several of them".to_owned(),
+            ));
+        }
+        let pack = Pack::open(kind, options)?;
         let expected = if self.no_trial { None } else { Some(pack.expect()?) };
         let mut result = json!({
             "command": "pack",
             "source": pipeline::shown(&self.source),
             "destination": pipeline::shown(&self.destination),
+            "format": self.format().map(SourceFormat::name),
             "dry_run": self.dry_run,
             "source_samples": pack.samples(),
             "num_workers": pack.num_workers(),
@@ -153,7 +281,7 @@ impl PackCommand {
         }
         if !self.dry_run {
             let signals = Signals::watch();
-            let progress = output.progress(pack.samples(), "images");
+            let progress = output.progress(pack.samples(), "samples");
             let start = Instant::now();
             let packed = pack.run(&self.destination, &|done| progress.set(done), &|| {
                 signals.received().is_some()
@@ -295,6 +423,19 @@ fn show_packed(
         output.text(&format!("packed in {}", show_seconds(seconds)), 0)?;
     }
     Ok(())
+}
+
+fn read_format(text: &str) -> Result<SourceFormat, String> {
+    let names = || WRITABLE.map(SourceFormat::name).join(", ");
+    let found = WRITABLE.into_iter().find(|f| f.name() == text || extension(*f) == text);
+    found.ok_or_else(|| format!("expected one of {}", names()))
+}
+
+/// An op as [`pipeline::read_transform`] gives it.
+fn op(value: &Value) -> Option<OpSpec> {
+    let mut params = value.as_object()?.clone();
+    let op = params.shift_remove("op")?.as_str()?.to_owned();
+    Some(OpSpec { op, params })
 }
 
 fn read_size(text: &str) -> Result<u64, String> {

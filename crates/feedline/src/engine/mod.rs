@@ -28,7 +28,7 @@ pub use device::DeviceLoader;
 pub use flow::Figures as FlowFigures;
 pub use inspect::{FieldFacts, Inspect, Inspection, Seen, SourceFacts};
 pub use loader::{Builder, Epoch, Loader, Stats};
-pub use pack::{Expectation, Gain, Pack, PackOptions, Packed};
+pub use pack::{Expectation, Gain, Pack, PackOptions, Packed, transforms_until};
 pub use plan::opening;
 pub use schedule::{Due, Schedule};
 pub use single::{Given, Ready, Stages, Workbench};

@@ -2,17 +2,24 @@
 //!
 //! `DST.partial` holds the work and a note of what it is (`feedline-job.json`). Ended at any
 //! point, the same job goes on in it, and another job clears it; `DST` itself appears at the end,
-//! with its description inside. A folder that is not ours is never written to or removed.
+//! with its description inside. A folder that is not ours is never written to or removed. A lock on
+//! `DST.partial` keeps two processes from working in it at once; it goes with the process.
+#![allow(unsafe_code)]
 
-use std::ffi::OsString;
-use std::fs;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
+
+/// A line for each file that is written, so that a later run goes on from there.
+pub const JOURNAL: &str = "feedline-journal.jsonl";
 
 /// The note that marks unfinished work as ours.
 const JOB: &str = "feedline-job.json";
@@ -24,6 +31,8 @@ pub struct Destination {
     partial: PathBuf,
     /// Work of the same job was there.
     resumed: bool,
+    /// Open for as long as the folder is ours.
+    _lock: File,
 }
 
 /// What was found at the destination.
@@ -53,53 +62,103 @@ fn is_occupied(path: &Path) -> Result<bool> {
     }
 }
 
+/// Locks a folder; `None` if another process has it, or took it away meanwhile.
+pub(super) fn lock(folder: &Path) -> io::Result<Option<File>> {
+    let file = File::open(folder)?;
+    // SAFETY: takes plain numbers; the descriptor is open for as long as `file` lives.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        let error = io::Error::last_os_error();
+        return match error.kind() {
+            io::ErrorKind::WouldBlock => Ok(None),
+            // Some file systems have no locks: then there is no guard, as before.
+            _ => Ok(Some(file)),
+        };
+    }
+    let (ours, there) = (file.metadata()?, fs::metadata(folder)?);
+    Ok(((ours.dev(), ours.ino()) == (there.dev(), there.ino())).then_some(file))
+}
+
+/// What is at `path` already: the same set, nothing, or a reason to refuse it.
+fn look(path: &Path, job: &Value) -> Result<Option<Box<Catalog>>> {
+    if let Some(catalog) = Catalog::read(path)? {
+        return match catalog.job == *job {
+            true => Ok(Some(Box::new(catalog))),
+            false => Err(refused(
+                path,
+                "holds a set that was packed from other data or with other options: remove it or choose another folder",
+            )),
+        };
+    }
+    match is_occupied(path)? {
+        true => Err(refused(path, "holds other files: choose a new or empty folder")),
+        false => Ok(None),
+    }
+}
+
 impl Destination {
     /// Makes `path` ours for `job`, or says why not.
     pub fn claim(path: &Path, job: &Value) -> Result<Claim> {
-        if let Some(catalog) = Catalog::read(path)? {
-            return match catalog.job == *job {
-                true => Ok(Claim::Whole(Box::new(catalog))),
-                false => Err(refused(
-                    path,
-                    "holds a set that was packed from other data or with other options: remove it or choose another folder",
-                )),
-            };
-        }
-        if is_occupied(path)? {
-            return Err(refused(path, "holds other files: choose a new or empty folder"));
+        if let Some(catalog) = look(path, job)? {
+            return Ok(Claim::Whole(catalog));
         }
         let mut name: OsString = path.file_name().map(ToOwned::to_owned).ok_or_else(|| {
             refused(path, "is no name for a folder: choose a new or empty folder")
         })?;
         name.push(".partial");
         let partial = path.with_file_name(name);
-        let mut resumed = false;
-        if is_occupied(&partial)? {
-            let note = fs::read_to_string(partial.join(JOB));
+        let busy = "another process is packing into it: wait for it or choose another folder";
+        fs::create_dir_all(&partial).map_err(failed("cannot create the folder", &partial))?;
+        let lock = lock(&partial).map_err(failed("cannot lock", &partial))?;
+        let lock = lock.ok_or_else(|| refused(path, busy))?;
+        // Another process may have finished since the first look.
+        if let Some(catalog) = look(path, job)? {
+            let _ = fs::remove_dir(&partial);
+            return Ok(Claim::Whole(catalog));
+        }
+        let destination =
+            Destination { path: path.to_owned(), partial, resumed: false, _lock: lock };
+        // Described, so all of it is there: only the name is missing.
+        match Catalog::read(&destination.partial)? {
+            Some(catalog) if catalog.job == *job => {
+                destination.rename()?;
+                Ok(Claim::Whole(Box::new(catalog)))
+            }
+            _ => destination.mark(job).map(Claim::Free),
+        }
+    }
+
+    /// Finds out whose work is there, and leaves a note of ours.
+    fn mark(mut self, job: &Value) -> Result<Destination> {
+        let unfinished = format!(".{JOB}.partial");
+        let is_note = |entry: io::Result<fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.file_name() == unfinished.as_str())
+        };
+        let entries = fs::read_dir(&self.partial).map_err(failed("cannot list", &self.partial))?;
+        if !entries.into_iter().all(is_note) {
+            let note = fs::read_to_string(self.partial.join(JOB));
             let note: Option<Value> = note.ok().and_then(|text| serde_json::from_str(&text).ok());
             match note {
-                Some(note) if note == *job => resumed = true,
-                Some(note) if note.get("feedline_pack").is_some() => {
-                    fs::remove_dir_all(&partial).map_err(failed("cannot remove", &partial))?;
+                Some(note) if note == *job => {
+                    self.resumed = true;
+                    return Ok(self);
                 }
+                Some(note) if note.get("feedline_pack").is_some() => self.clear()?,
+                None if Catalog::read(&self.partial)?.is_some() => self.clear()?,
                 _ => {
                     return Err(refused(
-                        &partial,
+                        &self.partial,
                         "is needed for the work in progress and holds other files: remove it",
                     ));
                 }
             }
         }
-        fs::create_dir_all(&partial).map_err(failed("cannot create the folder", &partial))?;
-        if !resumed {
-            let note = partial.join(JOB);
-            // Renamed, so that a note is whole: without one the folder is not ours to clear.
-            let written = partial.join(format!(".{JOB}.partial"));
-            fs::write(&written, job.to_string())
-                .and_then(|()| fs::rename(&written, &note))
-                .map_err(failed("cannot write", &note))?;
-        }
-        Ok(Claim::Free(Destination { path: path.to_owned(), partial, resumed }))
+        let note = self.partial.join(JOB);
+        // Renamed, so that a note is whole: without one the folder is not ours to clear.
+        let written = self.partial.join(&unfinished);
+        fs::write(&written, job.to_string())
+            .and_then(|()| fs::rename(&written, &note))
+            .map_err(failed("cannot write", &note))?;
+        Ok(self)
     }
 
     /// Where the work goes.
@@ -116,11 +175,16 @@ impl Destination {
 
     /// Throws away what was found of earlier work.
     pub fn clear(&self) -> Result<()> {
+        self.clear_but(&|_| false)
+    }
+
+    /// The same, but for the names that are to be kept.
+    pub fn clear_but(&self, keep: &dyn Fn(&OsStr) -> bool) -> Result<()> {
         let entries = fs::read_dir(&self.partial).map_err(failed("cannot list", &self.partial))?;
         for entry in entries {
             let entry = entry.map_err(failed("cannot list", &self.partial))?;
             let path = entry.path();
-            if entry.file_name() == JOB {
+            if entry.file_name() == JOB || keep(&entry.file_name()) {
                 continue;
             }
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -132,8 +196,14 @@ impl Destination {
     }
 
     /// All is written: the description comes last, then the name.
-    pub fn commit(self, catalog: &Catalog, leftovers: &[&str]) -> Result<()> {
-        for name in leftovers.iter().chain([&JOB]) {
+    pub fn commit(self, catalog: &Catalog) -> Result<()> {
+        catalog.write(&self.partial)?;
+        self.rename()
+    }
+
+    /// Takes the notes away and gives the folder its name.
+    fn rename(self) -> Result<()> {
+        for name in [JOURNAL, JOB] {
             match fs::remove_file(self.partial.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(failed("cannot remove", &self.partial.join(name))(error));
@@ -141,7 +211,6 @@ impl Destination {
                 _ => {}
             }
         }
-        catalog.write(&self.partial)?;
         fs::rename(&self.partial, &self.path).map_err(failed("cannot rename to", &self.path))
     }
 }

@@ -8,12 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::destination::Destination;
+use super::destination::{Destination, JOURNAL};
 use crate::catalog::{self, Entry};
 use crate::error::{Error, Result};
-
-/// A line for each file that is written, so that a later run goes on from there.
-pub const JOURNAL: &str = "feedline-journal.jsonl";
 
 /// A file that is in place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

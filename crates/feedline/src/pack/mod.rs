@@ -4,6 +4,7 @@
 //! converts the samples, and hands them to the writer of a format: [`files`], [`raw`], or one of
 //! those that [`create`] knows.
 
+mod datum;
 pub mod destination;
 pub mod files;
 pub mod jpeg;
@@ -11,8 +12,12 @@ pub mod raw;
 pub mod record;
 pub mod recut;
 pub mod sample_photos;
+pub mod shards;
+mod writer;
 
+pub use datum::Datum;
 pub use sample_photos::{SamplePhotos, Summary};
+pub use writer::{Writer, WriterOptions, Written};
 
 use std::path::Path;
 

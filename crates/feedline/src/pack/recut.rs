@@ -69,6 +69,12 @@ impl Recutter {
         Ok(&self.output)
     }
 
+    /// What the last call that succeeded gave.
+    #[must_use]
+    pub fn last(&self) -> &[u8] {
+        &self.output
+    }
+
     /// Bytes that a rewrite of an image takes at most, the encoded bytes themselves not counted:
     /// two bytes for each coefficient, and what is written.
     pub fn memory(bytes: &[u8]) -> usize {

@@ -12,6 +12,7 @@ mod input;
 mod manifest;
 mod names;
 mod npy_header;
+mod packed;
 mod part;
 mod raw;
 mod shards;
@@ -94,7 +95,7 @@ pub struct Opening<'a> {
 pub fn open(kind: &SourceKind, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
     let image_extensions = with.image_extensions;
     Ok(match kind {
-        SourceKind::Path(path) => open_path(path, image_extensions)?,
+        SourceKind::Path(path) => open_path(path, with)?,
         SourceKind::Format { format, path, fields } => open_format(*format, path, fields, with)?,
         SourceKind::ImageFolder(path) => Arc::new(Folder::with_classes(path, image_extensions)?),
         SourceKind::Flat(path) => Arc::new(Folder::flat(path, image_extensions)?),
@@ -120,22 +121,28 @@ fn table_columns(packed: &Catalog) -> Columns {
     Columns { path: Some("path".to_owned()), labels: Some(labels) }
 }
 
-fn open_path(path: &Path, image_extensions: &[&str]) -> Result<Arc<dyn Source>> {
+fn open_path(path: &Path, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
+    let image_extensions = with.image_extensions;
     let metadata = std::fs::metadata(path).map_err(|source| Error::Io {
         what: "cannot open",
         path: path.to_owned(),
         source,
     })?;
     if metadata.is_dir() {
-        match Catalog::read(path)? {
-            Some(packed) if packed.kind == catalog::Kind::Raw => {
-                return Ok(Arc::new(Raw::open(path, &packed)?));
+        if let Some(packed) = Catalog::read(path)? {
+            match packed.kind {
+                catalog::Kind::Raw => return Ok(Arc::new(Raw::open(path, &packed)?)),
+                catalog::Kind::Format(format) => {
+                    let files = packed::files(path, &packed);
+                    let inner = open_format(format, &files, &[], with)?;
+                    return Ok(Arc::new(packed::Packed::new(path, &packed, inner)?));
+                }
+                catalog::Kind::Images if packed.table => {
+                    let table = path.join(catalog::TABLE);
+                    return Ok(Arc::new(Manifest::open(&table, &table_columns(&packed), None)?));
+                }
+                catalog::Kind::Images => {}
             }
-            Some(packed) if packed.table => {
-                let table = path.join(catalog::TABLE);
-                return Ok(Arc::new(Manifest::open(&table, &table_columns(&packed), None)?));
-            }
-            _ => {}
         }
         // Images directly in the folder make it a flat one, as nobody keeps them beside classes.
         return Ok(if walk::has_subfolders(path)? && !walk::has_images(path, image_extensions)? {

@@ -1,23 +1,39 @@
 //! What is to be written for one sample: its bytes as they are, rewritten, or its pixels.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::Pack;
+use super::gather::{Gathered, fetch};
 use super::room::Room;
 use crate::decode::{self, Decoder, Format, Header};
+use crate::engine::work::panic_text;
 use crate::error::{Fault, Result, Stage};
 use crate::image::{PixelType, Scratch};
 use crate::pack::jpeg::Encoder;
 use crate::pack::recut::Recutter;
-use crate::sample::{self, Location, Value};
+use crate::sample;
 use crate::spec::read::show_bytes;
-use crate::store::{Local, Store};
 use crate::transform::{Chain, ImageShape};
 
 /// What was made of a sample.
-pub(super) enum Made<'a> {
-    /// Bytes of a file, with those of the original, and why they are as they were.
-    File { bytes: &'a [u8], before: u64, reason: Option<String> },
-    /// Decoded pixels.
-    Pixels { pixels: &'a [u8], height: usize, width: usize, channels: usize, before: u64 },
+pub(super) struct Made<'a> {
+    pub(super) picture: Picture<'a>,
+    /// The other fields, where they are wanted.
+    pub(super) rest: &'a Gathered,
+    /// Bytes of the original.
+    pub(super) before: u64,
+    /// Why it is as it was.
+    pub(super) reason: Option<String>,
+}
+
+/// What was made of its image.
+pub(super) enum Picture<'a> {
+    /// There is none.
+    Missing,
+    /// Bytes of a file.
+    File(&'a [u8]),
+    /// Elements, and three sides in the order of the layout.
+    Array(&'a [u8], [usize; 3]),
 }
 
 /// Why nothing was made.
@@ -27,20 +43,50 @@ pub(super) enum Trouble {
     Over,
 }
 
+/// Where the result lies.
+enum Place {
+    Missing,
+    Encoded,
+    Jpeg,
+    Recut,
+    Pixels([usize; 3]),
+}
+
 /// One thread's memory.
 pub(super) struct Converter<'a> {
     pack: &'a Pack,
     room: &'a Room,
+    tools: Tools,
+    rest: Gathered,
+    encoded: Vec<u8>,
+    /// Pixels at their final size.
+    pixels: Vec<u8>,
+    jpeg: Vec<u8>,
+}
+
+/// What a panic may leave in disorder.
+struct Tools {
     decoder: Decoder,
     scratch: Scratch,
     /// For the second of two images that are compared.
     other: Scratch,
     recutter: Option<Recutter>,
     encoder: Option<Encoder>,
-    encoded: Vec<u8>,
-    /// Interleaved pixels at their final size.
-    pixels: Vec<u8>,
-    jpeg: Vec<u8>,
+}
+
+impl Tools {
+    fn new(pack: &Pack) -> Result<Tools> {
+        let options = &pack.options;
+        let codes = options.decodes() && !options.makes_arrays();
+        let encoder = codes.then(|| Encoder::new(options.quality, options.subsampling, false));
+        Ok(Tools {
+            decoder: Decoder::new(),
+            scratch: Scratch::default(),
+            other: Scratch::default(),
+            recutter: options.crop_index.then(Recutter::new).transpose()?,
+            encoder: encoder.transpose()?,
+        })
+    }
 }
 
 /// A file's bytes, within a limit.
@@ -70,21 +116,11 @@ fn fault(stage: Stage) -> impl Fn(Fault) -> Trouble {
 
 impl<'a> Converter<'a> {
     pub(super) fn new(pack: &'a Pack, room: &'a Room) -> Result<Self> {
-        let options = &pack.options;
-        let encoder = match options.resize {
-            Some(_) if !options.raw => {
-                Some(Encoder::new(options.quality, options.subsampling, false)?)
-            }
-            _ => None,
-        };
         Ok(Converter {
             pack,
             room,
-            decoder: Decoder::new(),
-            scratch: Scratch::default(),
-            other: Scratch::default(),
-            recutter: options.crop_index.then(Recutter::new).transpose()?,
-            encoder,
+            tools: Tools::new(pack)?,
+            rest: Gathered::default(),
             encoded: Vec::new(),
             pixels: Vec::new(),
             jpeg: Vec::new(),
@@ -95,11 +131,12 @@ impl<'a> Converter<'a> {
     /// that it took are to be given back when it is written.
     pub(super) fn make(&mut self, number: u64, sample: u64) -> (Result<Made<'_>, Trouble>, u64) {
         self.let_go();
-        let read = self.read(sample);
-        let need = match &read {
-            Ok(header) => self.need(header.as_ref()),
-            Err(_) => 0,
-        };
+        let read = self.guarded(Stage::Read, |converter| {
+            let header = converter.read(sample)?;
+            let need = converter.need(header.as_ref());
+            Ok((header, need))
+        });
+        let need = read.as_ref().map_or(0, |(_, need)| *need);
         let fits = need <= self.room.limit();
         let need = if fits { need } else { 0 };
         if self.room.take(number, need).is_err() {
@@ -111,15 +148,44 @@ impl<'a> Converter<'a> {
                 Stage::Decode,
                 Fault::TooLarge("needs more memory than there is: raise memory".to_owned()),
             )),
-            Ok(header) => self.convert(header),
+            Ok((header, _)) => self.guarded(Stage::Decode, |converter| converter.convert(header)),
         };
-        (made, need)
+        (made.map(|(place, reason)| self.made(place, reason)), need)
+    }
+
+    /// A panic of a library is that sample's error. What it left behind is thrown away.
+    fn guarded<T>(
+        &mut self,
+        stage: Stage,
+        work: impl FnOnce(&mut Self) -> Result<T, Trouble>,
+    ) -> Result<T, Trouble> {
+        match catch_unwind(AssertUnwindSafe(|| work(self))) {
+            Ok(done) => done,
+            Err(payload) => {
+                let text = panic_text(&*payload);
+                self.tools = Tools::new(self.pack)
+                    .map_err(|error| fault(stage)(Fault::Unsupported(error.to_string())))?;
+                Err(fault(stage)(Fault::Panic(text)))
+            }
+        }
+    }
+
+    fn made(&self, place: Place, reason: Option<String>) -> Made<'_> {
+        let picture = match place {
+            Place::Missing => Picture::Missing,
+            Place::Encoded => Picture::File(&self.encoded),
+            Place::Jpeg => Picture::File(&self.jpeg),
+            Place::Recut => Picture::File(self.tools.recutter.as_ref().map_or(&[], |r| r.last())),
+            Place::Pixels(shape) => Picture::Array(&self.pixels, shape),
+        };
+        let encoded = if self.pack.image.is_some() { self.encoded.len() as u64 } else { 0 };
+        Made { picture, rest: &self.rest, before: encoded + self.rest.len(), reason }
     }
 
     /// Memory of an uncommonly large sample is given back: what is kept counts for nobody.
     fn let_go(&mut self) {
         let most = self.room.limit() as usize / self.pack.workers.max(1) / 8;
-        for scratch in [&mut self.scratch, &mut self.other] {
+        for scratch in [&mut self.tools.scratch, &mut self.tools.other] {
             if scratch.held() > most {
                 scratch.release();
             }
@@ -129,40 +195,41 @@ impl<'a> Converter<'a> {
                 *buffer = Vec::new();
             }
         }
+        self.rest.let_go(most);
     }
 
-    /// Reads the file and its header. A file that need not be decoded may have none.
+    /// Reads the sample, and its image's header. An image that need not be decoded may have none.
     fn read(&mut self, sample: u64) -> Result<Option<Header>, Trouble> {
-        let location: Location<'_> = match self.pack.source.value(sample, self.pack.image) {
-            Ok(Value::File(location)) => location,
-            Ok(_) => return Err(fault(Stage::Read)(Fault::Shape("is not a file".to_owned()))),
-            Err(reason) => return Err(fault(Stage::Read)(reason)),
-        };
-        let limit = self.room.limit() / 4;
-        Local.read(&location, &mut Bytes(&mut self.encoded, limit)).map_err(fault(Stage::Read))?;
+        let (source, limit) = (&*self.pack.source, self.room.limit() / 4);
+        if self.pack.options.to.is_some() {
+            let read = self.rest.read(source, sample, self.pack.image, limit);
+            read.map_err(fault(Stage::Read))?;
+        }
+        let Some(image) = self.pack.image else { return Ok(None) };
+        fetch(source, sample, image, &mut Bytes(&mut self.encoded, limit))
+            .map_err(fault(Stage::Read))?;
+        let decodes = self.pack.options.decodes();
+        if !decodes && self.tools.recutter.is_none() {
+            return Ok(None);
+        }
         match decode::probe(&self.encoded, &self.pack.decode) {
             Ok(header) => Ok(Some(header)),
-            Err(_) if !self.decodes() => Ok(None),
+            Err(_) if !decodes => Ok(None),
             Err(reason) => Err(fault(Stage::Decode)(reason)),
         }
     }
 
-    /// True when every sample has to be decoded.
-    fn decodes(&self) -> bool {
-        self.pack.options.raw || self.pack.options.resize.is_some()
-    }
-
     fn need(&self, header: Option<&Header>) -> u64 {
-        let Some(header) = header else { return self.encoded.len() as u64 };
-        let mut need = self.encoded.len();
-        if self.decodes() {
+        let mut need = self.encoded.len() + self.rest.len() as usize;
+        let Some(header) = header else { return need as u64 };
+        if self.pack.options.decodes() {
             let shape = shape(header);
             let chain = self.chain(header);
             let out = chain.output(shape, PixelType::U8).map_or(0, |output| output.bytes());
             // The pixels, and a JPEG of them that takes as much at worst.
             need += header.memory + chain.scratch(shape, PixelType::U8) + out * 3;
         }
-        if self.recutter.is_some() {
+        if self.tools.recutter.is_some() {
             need += Recutter::memory(&self.encoded);
             let compared = self.pack.options.check || header.progressive;
             need += if compared { 2 * header.memory } else { 0 };
@@ -170,83 +237,98 @@ impl<'a> Converter<'a> {
         need as u64
     }
 
-    /// The ops that an image goes through: none if it is small enough.
+    /// The ops that an image goes through: of a resize alone, none if it is small enough.
     fn chain(&self, header: &Header) -> &'a Chain {
         match self.pack.options.resize {
-            Some(side) if header.height.min(header.width) > side as usize => &self.pack.resize,
-            _ => &self.pack.plain,
+            Some(side) if header.height.min(header.width) <= side as usize => &self.pack.plain,
+            _ => &self.pack.chain,
         }
     }
 
-    fn convert(&mut self, header: Option<Header>) -> Result<Made<'_>, Trouble> {
-        let before = self.encoded.len() as u64;
+    fn convert(&mut self, header: Option<Header>) -> Result<(Place, Option<String>), Trouble> {
         let options = &self.pack.options;
         let Some(header) = header else {
-            let reason = decode::probe(&self.encoded, &self.pack.decode).err();
-            let reason = reason.map(|reason| format!("cannot be decoded: {reason}"));
-            return Ok(Made::File { bytes: &self.encoded, before, reason });
+            if self.pack.image.is_none() {
+                return Ok((Place::Missing, None));
+            }
+            let wanted = self.tools.recutter.is_some();
+            let reason = || decode::probe(&self.encoded, &self.pack.decode).err();
+            let reason = wanted.then(reason).flatten();
+            return Ok((Place::Encoded, reason.map(|why| format!("cannot be decoded: {why}"))));
         };
-        if options.raw {
-            let (height, width, channels) = self.decode(&header)?;
-            return Ok(Made::Pixels { pixels: &self.pixels, height, width, channels, before });
+        if options.makes_arrays() {
+            return Ok((Place::Pixels(self.decode(&header)?), None));
         }
-        let is_large =
-            options.resize.is_some_and(|side| header.height.min(header.width) > side as usize);
-        let turned = header.orientation != 1;
-        let coded_anew =
-            options.resize.is_some() && (is_large || turned || header.format != Format::Jpeg);
+        let coded_anew = self.is_coded_anew(&header);
         if coded_anew {
-            let (height, width, _) = self.decode(&header)?;
-            let Some(encoder) = &mut self.encoder else {
-                return Err(fault(Stage::Transform)(Fault::Unsupported("no encoder".to_owned())));
-            };
-            let jpeg = encoder
-                .encode(&self.pixels, width, height)
-                .map_err(|error| fault(Stage::Transform)(Fault::Unsupported(error.to_string())))?;
-            self.jpeg.clear();
-            self.jpeg.extend_from_slice(jpeg);
+            self.encode(&header)?;
         }
-        let Some(recutter) = &mut self.recutter else {
-            let bytes = if coded_anew { &self.jpeg } else { &self.encoded };
-            return Ok(Made::File { bytes, before, reason: None });
-        };
+        let as_it_is = if coded_anew { Place::Jpeg } else { Place::Encoded };
+        let Some(recutter) = &mut self.tools.recutter else { return Ok((as_it_is, None)) };
         let original: &[u8] = if coded_anew { &self.jpeg } else { &self.encoded };
         let recut = match recutter.recut(original, options.segment) {
             Ok(recut) => recut,
-            Err(reason) => {
-                let reason = match reason {
-                    Fault::Unsupported(reason) => reason,
-                    other => format!("damaged: {other}"),
-                };
-                return Ok(Made::File { bytes: original, before, reason: Some(reason) });
-            }
+            Err(Fault::Unsupported(reason)) => return Ok((as_it_is, Some(reason))),
+            Err(other) => return Ok((as_it_is, Some(format!("damaged: {other}")))),
         };
         // A progressive file that lacks scans is shown smoothed, its rewritten copy would not be:
         // such files are always compared.
         let differs = if coded_anew || !options.check && !header.progressive {
             None
         } else {
-            let (scratch, other) = (&mut self.scratch, &mut self.other);
-            difference(&mut self.decoder, original, recut, scratch, other, self.pack)
+            let (scratch, other) = (&mut self.tools.scratch, &mut self.tools.other);
+            difference(&mut self.tools.decoder, original, recut, scratch, other, self.pack)
         };
         Ok(match differs {
-            None => Made::File { bytes: recut, before, reason: None },
-            reason => Made::File { bytes: original, before, reason },
+            None => (Place::Recut, None),
+            reason => (as_it_is, reason),
         })
     }
 
+    /// True when the image has to be written as another JPEG.
+    fn is_coded_anew(&self, header: &Header) -> bool {
+        let options = &self.pack.options;
+        let is_large = |side: u32| header.height.min(header.width) > side as usize;
+        let resized = options.resize.is_some_and(|side| {
+            is_large(side) || header.orientation != 1 || header.format != Format::Jpeg
+        });
+        resized || !options.transforms.is_empty()
+    }
+
+    /// Makes a JPEG of what is to become of the image, in `self.jpeg`.
+    fn encode(&mut self, header: &Header) -> Result<(), Trouble> {
+        let [height, width, channels] = self.decode(header)?;
+        let cannot = |text: String| fault(Stage::Transform)(Fault::Unsupported(text));
+        if channels == 1 {
+            self.pixels = self.pixels.iter().flat_map(|gray| [*gray; 3]).collect();
+        }
+        let Some(encoder) = &mut self.tools.encoder else {
+            return Err(cannot("no encoder".to_owned()));
+        };
+        let jpeg = encoder
+            .encode(&self.pixels, width, height)
+            .map_err(|error| cannot(error.to_string()))?;
+        self.jpeg.clear();
+        self.jpeg.extend_from_slice(jpeg);
+        Ok(())
+    }
+
     /// Decodes into `self.pixels`, at the size that is asked for.
-    fn decode(&mut self, header: &Header) -> Result<(usize, usize, usize), Trouble> {
+    fn decode(&mut self, header: &Header) -> Result<[usize; 3], Trouble> {
         let chain = self.chain(header);
-        let output = chain.output(shape(header), PixelType::U8).map_err(fault(Stage::Transform))?;
-        let mut image = self
-            .decoder
-            .decode(&self.encoded, header, &self.pack.decode, &mut self.scratch)
+        let input = shape(header);
+        let output = chain.output(input, PixelType::U8).map_err(fault(Stage::Transform))?;
+        // A plain resize is done as well as can be; ops of a pipeline as a loader does them.
+        let is_pipeline = !self.pack.options.transforms.is_empty();
+        let wanted = is_pipeline.then(|| chain.excerpt(input, 0, 0, self.pack.decode.exact));
+        let Tools { decoder, scratch, .. } = &mut self.tools;
+        let mut image = decoder
+            .decode_part(&self.encoded, header, &self.pack.decode, wanted, scratch)
             .map_err(fault(Stage::Decode))?;
         self.pixels.resize(output.bytes(), 0);
         chain.run(&mut image, 0, 0, &mut self.pixels).map_err(fault(Stage::Transform))?;
         match output.shape.as_slice() {
-            [height, width, channels] => Ok((*height, *width, *channels)),
+            [a, b, c] => Ok([*a, *b, *c]),
             _ => Err(fault(Stage::Transform)(Fault::Shape("is not an image".to_owned()))),
         }
     }

@@ -8,9 +8,7 @@ use crate::catalog::Catalog;
 use crate::engine::Loader;
 use crate::error::Result;
 use crate::order::Permutation;
-use crate::sample::Value;
 use crate::spec::{OnError, OpSpec, SourceKind, Spec, Subset, Workers};
-use crate::store::{Local, Store};
 
 /// Samples that stand for all.
 const SAMPLE: u64 = 256;
@@ -65,27 +63,21 @@ impl Pack {
         let mut chosen = self.spread(self.workers as u64 * 2);
         let mut began = Instant::now();
         // The first few tell how many more there is time for.
-        self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
+        let mut written = self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
         let each = began.elapsed().as_secs_f64() / chosen.len() as f64;
         let more = (PACKING.as_secs_f64() / each) as u64;
         if more > chosen.len() as u64 {
             drop(Temporary(folder.0.clone()));
             chosen = self.spread(more.min(SAMPLE));
             began = Instant::now();
-            self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
+            written = self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
         }
         let seconds = began.elapsed().as_secs_f64();
-        let packed = Catalog::read(&folder.0)?;
-        let bytes = packed.map_or(0, |packed| packed.bytes);
-        let size = |sample: &u64| match self.source.value(*sample, self.image) {
-            Ok(Value::File(location)) => Local.size(&location).unwrap_or(0),
-            _ => 0,
-        };
         let scale = self.source.len() as f64 / chosen.len() as f64;
         Ok(Expectation {
             looked_at: chosen.len() as u64,
-            before: (chosen.iter().map(size).sum::<u64>() as f64 * scale) as u64,
-            after: (bytes as f64 * scale) as u64,
+            before: (written.before as f64 * scale) as u64,
+            after: (written.after as f64 * scale) as u64,
             seconds: seconds * scale,
             gain: self.gain(&folder.0, &chosen, false),
         })

@@ -1,11 +1,14 @@
 //! Packs a data set: reads, converts and writes every sample, and tells what that gains.
 //!
-//! `work` is the threads, `convert` makes of one sample what is to be written, `targets` names it,
-//! `gain` measures loading before and after. Writing itself is in `crate::pack`. A new format is a new writer there and an
-//! arm of [`Pack::write`].
+//! `work` is the threads, `convert` makes of one sample what is to be written, `gather` reads what
+//! it holds beside its image, `targets` names files, `records` puts samples into shards of a
+//! format, `gain` measures loading before and after. Writing itself is in `crate::pack`.
 
 mod convert;
 mod gain;
+mod gather;
+mod options;
+mod records;
 mod room;
 mod targets;
 mod work;
@@ -15,110 +18,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value as Json, json};
 
-use self::convert::Made;
+use self::convert::Picture;
 pub use self::gain::{Expectation, Gain};
+pub use self::options::{PackOptions, transforms_until};
+use self::records::{Noted, Sink};
 use self::targets::Targets;
 use self::work::Work;
-use super::plan::{opening, sample_error};
-use crate::catalog::{self, Catalog, Entry, Kind};
+use super::plan::{decode_options, opening, sample_error};
+use crate::catalog::{self, Catalog, Entry, Kind, PackedField, Shard};
 use crate::decode::DecodeOptions;
 use crate::error::{Error, Fault, Result, SampleError, SpecError, Stage};
-use crate::image::Layout;
+use crate::image::{Layout, PixelType};
 use crate::order::Pick;
 use crate::pack::destination::{Claim, Destination};
-use crate::pack::files::{Done, Files, JOURNAL};
-use crate::pack::jpeg::Subsampling;
-use crate::pack::raw;
-use crate::sample::{DType, FieldKind, Value};
+use crate::pack::files::{Done, Files};
+use crate::pack::record::{Given, Record};
+use crate::pack::shards::{Names, Plan};
+use crate::pack::{extension, is_one_file, raw};
+use crate::sample::{DType, Field, FieldKind, Value};
 use crate::source::{self, Source};
-use crate::spec::{OpSpec, SourceKind, Spec, Workers};
-use crate::transform::Chain;
+use crate::spec::{OpSpec, SourceFormat, SourceKind, Spec, Workers};
+use crate::transform::{Chain, ImageShape};
 use crate::tune;
 
 /// The most that is taken when nothing is said.
 const DEFAULT_MEMORY: u64 = 1_000_000_000;
-
-/// What is made of a data set.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PackOptions {
-    /// Restart markers into JPEGs, so that crops decode alone.
-    pub crop_index: bool,
-    /// Units between two markers; as many as serve the image's width if not given.
-    pub segment: Option<u16>,
-    /// The shorter side of images that are larger.
-    pub resize: Option<u32>,
-    /// Of JPEGs that are coded anew, 1 to 100.
-    pub quality: u8,
-    /// Of JPEGs that are coded anew.
-    pub subsampling: Subsampling,
-    /// Decoded pixels instead of files.
-    pub raw: bool,
-    /// Compare the pixels of every JPEG that is rewritten.
-    pub check: bool,
-    /// Turn images that are decoded as their EXIF orientation asks.
-    pub exif_orientation: bool,
-    /// Leave out images that cannot be decoded, where they have to be.
-    pub skip_bad: bool,
-    /// Threads that work.
-    pub num_workers: Workers,
-    /// Bytes that they may take together.
-    pub memory: Option<u64>,
-}
-
-impl Default for PackOptions {
-    fn default() -> Self {
-        PackOptions {
-            crop_index: false,
-            segment: None,
-            resize: None,
-            quality: 90,
-            subsampling: Subsampling::Half,
-            raw: false,
-            check: true,
-            exif_orientation: false,
-            skip_bad: false,
-            num_workers: Workers::Auto,
-            memory: None,
-        }
-    }
-}
-
-impl PackOptions {
-    fn check(&self) -> Result<(), SpecError> {
-        if !self.crop_index && self.resize.is_none() && !self.raw {
-            return Err(SpecError::new("pack", "nothing is to be done")
-                .allowed("crop_index, resize, raw, or resize with one of the others"));
-        }
-        if self.raw && self.crop_index {
-            return Err(SpecError::new("raw", "cannot go with crop_index: pixels have no markers"));
-        }
-        let range = |key: &str, value: u64, low: u64, high: u64| match (low..=high).contains(&value)
-        {
-            true => Ok(()),
-            false => Err(SpecError::new(key, "is not allowed")
-                .value(value)
-                .allowed(format!("{low} to {high}"))),
-        };
-        range("segment", self.segment.unwrap_or(1).into(), 1, 65_535)?;
-        range("resize", self.resize.unwrap_or(1).into(), 1, 65_500)?;
-        range("quality", self.quality.into(), 1, 100)
-    }
-
-    /// What decides the result.
-    fn to_value(&self) -> Json {
-        json!({
-            "crop_index": self.crop_index,
-            "segment": self.segment,
-            "resize": self.resize,
-            "quality": self.resize.map(|_| self.quality),
-            "subsampling": self.resize.map(|_| format!("{:?}", self.subsampling)),
-            "raw": self.raw,
-            "check": self.check,
-            "exif_orientation": self.exif_orientation,
-            "skip_bad": self.skip_bad,
-        })
-    }
-}
 
 /// What became of a data set.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -147,11 +71,12 @@ pub struct Pack {
     kind: SourceKind,
     path: PathBuf,
     source: Arc<dyn Source>,
-    image: usize,
+    /// The field with encoded images.
+    image: Option<usize>,
     options: PackOptions,
     decode: DecodeOptions,
-    /// Makes images smaller.
-    resize: Chain,
+    /// What is done to images.
+    chain: Chain,
     /// Leaves them as they are.
     plain: Chain,
     targets: Targets,
@@ -161,10 +86,11 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Opens a folder of images or a manifest.
+    /// Opens a data set that lies in files.
     pub fn open(kind: SourceKind, options: PackOptions) -> Result<Pack> {
         options.check()?;
-        let source = source::open(&kind, &opening(&Spec::default()))?;
+        let spec = Spec { decode: options.decode.clone(), ..Spec::default() };
+        let source = source::open(&kind, &opening(&spec))?;
         let (SourceKind::Path(path)
         | SourceKind::ImageFolder(path)
         | SourceKind::Flat(path)
@@ -177,21 +103,23 @@ impl Pack {
             });
         };
         let path = path.clone();
-        let is_encoded = |kind: &FieldKind| *kind == FieldKind::EncodedImage;
-        let Some(image) = source.fields().iter().position(|field| is_encoded(&field.kind)) else {
+        let is_encoded = |field: &Field| field.kind == FieldKind::EncodedImage;
+        let image = source.fields().iter().position(is_encoded);
+        let targets = match image {
+            _ if options.to.is_some() => Targets::none(),
+            Some(_) if options.raw => Targets::none(),
+            Some(image) => Targets::new(&*source, image, options.decodes())?,
+            None => Targets::none(),
+        };
+        let needs_image = options.to.is_none() || options.crop_index || options.decodes();
+        if needs_image && image.is_none() {
             return Err(Error::Source {
                 what: source.name(),
                 problem: "has no encoded images; pack the set that it was made from".to_owned(),
             });
-        };
+        }
         let packed = if path.is_dir() { Catalog::read(&path)? } else { None };
         let table = packed.map_or(!path.is_dir(), |packed| packed.table);
-        let targets = Targets::new(&*source, image, options.resize.is_some(), options.raw)?;
-        let resize: Vec<OpSpec> = options
-            .resize
-            .iter()
-            .map(|side| OpSpec::new("Resize").with("size", *side).with("antialias", true))
-            .collect();
         let default = tune::memory_available()
             .map_or(DEFAULT_MEMORY, |free| free / 4)
             .clamp(DEFAULT_MEMORY / 4, DEFAULT_MEMORY);
@@ -199,11 +127,8 @@ impl Pack {
             kind,
             path,
             image,
-            decode: DecodeOptions {
-                exif_orientation: options.exif_orientation,
-                ..DecodeOptions::default()
-            },
-            resize: Chain::build(&resize, Layout::Hwc)?,
+            decode: decode_options(&spec),
+            chain: chain(&options)?,
             plain: Chain::build(&[], Layout::Hwc)?,
             targets,
             table,
@@ -256,13 +181,17 @@ impl Pack {
                 return Ok(Packed { samples, after, kept: true, ..Packed::default() });
             }
         };
-        let work = Work::new(self, some, progress, stop);
-        let (entries, mut packed, leftovers): (_, _, &[&str]) = if self.options.raw {
-            let (entries, packed) = self.write_raw(&destination, &work)?;
-            (entries, packed, &[])
-        } else {
-            let (entries, packed) = self.write_files(&destination, &work)?;
-            (entries, packed, &[JOURNAL])
+        let mut work = Work::new(self, some, progress, stop);
+        let mut shards = Vec::new();
+        let (entries, mut packed) = match self.options.to {
+            Some(format) => {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let written = self.write_records(format, &name, &destination, &mut work)?;
+                shards = written.0;
+                (written.1, written.2)
+            }
+            None if self.options.raw => self.write_raw(&destination, &work)?,
+            None => self.write_files(&destination, &work)?,
         };
         if packed.samples == 0 {
             return Err(Error::Source {
@@ -273,21 +202,126 @@ impl Pack {
         let (list, bytes) = catalog::write_list(destination.folder(), &mut entries.into_iter())?;
         packed.after = bytes;
         let labels = self.labels().map(|(_, name, dtype)| (name, dtype.name().to_owned()));
+        let in_format = self.options.to.is_some();
+        let fields = self.fields();
+        let fields = fields.iter().filter(|_| in_format).map(PackedField::from);
         let catalog = Catalog {
             feedline_pack: catalog::VERSION,
-            kind: if self.options.raw { Kind::Raw } else { Kind::Images },
+            kind: match self.options.to {
+                Some(format) => Kind::Format(format),
+                None if self.options.raw => Kind::Raw,
+                None => Kind::Images,
+            },
             samples: packed.samples,
             classes: self.source.classes().to_vec(),
             labels: labels.collect(),
-            table: self.table && !self.options.raw,
-            fields: Vec::new(),
-            shards: Vec::new(),
+            table: self.table && !self.options.raw && !in_format,
+            fields: fields.collect(),
+            shards,
             job,
             bytes,
             list,
         };
-        destination.commit(&catalog, leftovers)?;
+        destination.commit(&catalog)?;
         Ok(packed)
+    }
+
+    /// What a sample of the packed set holds.
+    fn fields(&self) -> Vec<Field> {
+        let kind = |(number, field): (usize, &Field)| match &field.kind {
+            _ if Some(number) == self.image && self.options.decoded => self.array_kind(),
+            // Each has its own size; there is no other way to say so in a file.
+            FieldKind::Pixels { .. } => FieldKind::Ragged { dtype: DType::U8, axes: 3 },
+            other => other.clone(),
+        };
+        let fields = self.source.fields().iter().enumerate();
+        fields
+            .map(|(at, field)| Field { name: field.name.clone(), kind: kind((at, field)) })
+            .collect()
+    }
+
+    /// What images become when they are stored as arrays.
+    fn array_kind(&self) -> FieldKind {
+        let channels = if self.options.decode.gray { 1 } else { 3 };
+        match self.chain.fixed_output(channels, PixelType::U8) {
+            Some(output) => FieldKind::Array { dtype: output.dtype, shape: output.shape },
+            None => {
+                let dtype = output_type(&self.chain, channels).unwrap_or(DType::U8);
+                FieldKind::Ragged { dtype, axes: 3 }
+            }
+        }
+    }
+
+    fn write_records(
+        &self,
+        format: SourceFormat,
+        name: &str,
+        destination: &Destination,
+        work: &mut Work<'_>,
+    ) -> Result<(Vec<Shard>, Vec<Entry>, Packed)> {
+        let ending = format!(".{}", extension(format));
+        let name = name.strip_suffix(&ending).unwrap_or(name);
+        let plan = Plan {
+            folder: destination.folder().to_owned(),
+            format,
+            fields: self.fields(),
+            options: self.options.write.clone(),
+            limit: self.options.limit(),
+            names: match is_one_file(format) {
+                true => Names::One(format!("{name}{ending}")),
+                false => Names::Numbered(format!("{name}-"), 6, ending),
+            },
+        };
+        let (sink, earlier) = Sink::open(destination, plan)?;
+        let mut noted = Noted::default();
+        earlier.iter().for_each(|line| noted.append(&line.noted));
+        let resumed = earlier.iter().map(|line| line.shard.samples).sum();
+        work.begin_at(earlier.last().map_or(0, |line| line.end), noted);
+        let work = &*work;
+        work.run(
+            &|number, sample, made| match made {
+                Ok(made) => {
+                    let sides: &[usize];
+                    let picture = match &made.picture {
+                        Picture::Missing => None,
+                        Picture::File(bytes) => Some(Given { bytes, shape: &[] }),
+                        Picture::Array(bytes, shape) => {
+                            sides = shape;
+                            Some(Given { bytes, shape: sides })
+                        }
+                    };
+                    let given = |field: usize| match picture {
+                        Some(picture) if Some(field) == self.image => picture,
+                        _ => {
+                            let (bytes, shape) = made.rest.part(field);
+                            Given { bytes, shape }
+                        }
+                    };
+                    let values: Vec<Given<'_>> =
+                        (0..self.source.fields().len()).map(given).collect();
+                    let key = format!("{number:09}");
+                    let record = Record { key: &key, values: &values };
+                    sink.put(number, Some(&record), &|noted| {
+                        noted.before += made.before;
+                        if let Some(reason) = &made.reason {
+                            noted.unchanged(reason.clone(), 1, work.name(sample));
+                        }
+                    })?;
+                    Ok(None)
+                }
+                Err(error) => {
+                    let reason = error.fault.to_string();
+                    sink.put(number, None, &|noted| {
+                        noted.left_out(sample, work.name(sample), reason.clone());
+                    })?;
+                    Ok(Some(reason))
+                }
+            },
+            &|| sink.abort(),
+        )?;
+        let (shards, entries) = sink.end()?;
+        let samples = shards.iter().map(|shard| shard.samples).sum();
+        Ok((shards, entries, work.packed(samples, resumed)))
     }
 
     fn write_raw(
@@ -301,16 +335,18 @@ impl Pack {
         let writer = raw::Writer::new(destination.folder(), labels, raw::SHARD);
         work.run(
             &|number, sample, made| match made {
-                Ok(Made::Pixels { pixels, height, width, channels, .. }) => {
+                Ok(made) => {
+                    let Picture::Array(pixels, [height, width, channels]) = made.picture else {
+                        return Err(Error::System("a file among pixels".to_owned()));
+                    };
                     let labels = self.label_bits(sample)?;
-                    let name = self.targets.origin(&*self.source, self.image, sample);
+                    let name = work.name(sample);
                     let name = name.as_os_str().as_encoded_bytes();
                     let labels = labels.as_slice();
                     let sample = raw::Sample { pixels, height, width, channels, labels, name };
                     writer.put(number, Some(sample))?;
                     Ok(None)
                 }
-                Ok(Made::File { .. }) => Err(Error::System("a file among pixels".to_owned())),
                 Err(error) => {
                     writer.put(number, None)?;
                     Ok(Some(error.fault.to_string()))
@@ -346,13 +382,13 @@ impl Pack {
             },
             &|_, sample, made| {
                 let (done, bad) = match made {
-                    Ok(Made::File { bytes, before, reason }) => {
+                    Ok(made) => {
+                        let Picture::File(bytes) = made.picture else {
+                            return Err(Error::System("pixels among files".to_owned()));
+                        };
                         let name = self.targets.name(sample).unwrap_or(Path::new(""));
-                        let done = files.put(name, bytes, before, sample)?;
-                        (Done { reason, ..done }, None)
-                    }
-                    Ok(Made::Pixels { .. }) => {
-                        return Err(Error::System("pixels among files".to_owned()));
+                        let done = files.put(name, bytes, made.before, sample)?;
+                        (Done { reason: made.reason, ..done }, None)
                     }
                     Err(error) => {
                         let reason = Some(error.fault.to_string());
@@ -466,4 +502,30 @@ impl Pack {
         let sources = std::slice::from_ref(&self.source);
         sample_error(sources, Pick { source: 0, index: sample }, stage, fault)
     }
+}
+
+/// What is done to images: a resize, or the ops of a pipeline.
+fn chain(options: &PackOptions) -> Result<Chain> {
+    let resize = options.resize.iter();
+    let resize =
+        resize.map(|side| OpSpec::new("Resize").with("size", *side).with("antialias", true));
+    let ops: Vec<OpSpec> = resize.chain(options.transforms.iter().cloned()).collect();
+    let layout = if options.decoded { options.layout } else { Layout::Hwc };
+    let chain = Chain::build(&ops, layout)?;
+    let channels = if options.decode.gray { 1 } else { 3 };
+    chain.check(channels, PixelType::U8)?;
+    match output_type(&chain, channels) {
+        Some(dtype) if dtype != DType::U8 && !options.decoded => {
+            Err(SpecError::new("transforms", format!("make {dtype}, which no image file holds"))
+                .allowed("decoded with a format for arrays, or fewer ops")
+                .into())
+        }
+        _ => Ok(chain),
+    }
+}
+
+/// The type of what a chain makes of decoded images.
+fn output_type(chain: &Chain, channels: usize) -> Option<DType> {
+    let input = ImageShape { height: 1 << 12, width: 1 << 12, channels };
+    chain.output(input, PixelType::U8).ok().map(|output| output.dtype)
 }

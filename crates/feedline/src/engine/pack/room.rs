@@ -20,8 +20,10 @@ struct State {
 }
 
 impl Room {
-    pub(super) fn new(limit: u64) -> Room {
-        Room { limit, state: Mutex::default(), changed: Condvar::new() }
+    /// The first number to ask is `first`.
+    pub(super) fn new(limit: u64, first: u64) -> Room {
+        let state = State { next: first, ..State::default() };
+        Room { limit, state: Mutex::new(state), changed: Condvar::new() }
     }
 
     pub(super) fn limit(&self) -> u64 {

@@ -16,25 +16,27 @@ pub(super) struct Targets {
 }
 
 impl Targets {
+    /// No names, where samples do not become files.
+    pub(super) fn none() -> Targets {
+        Targets { names: Vec::new(), first: Vec::new() }
+    }
+
     /// The names that the samples have in their source. Of a path that leads out of its folder the
     /// file's name is kept. Images that become JPEGs get its ending.
-    pub(super) fn new(
-        source: &dyn Source,
-        image: usize,
-        become_jpegs: bool,
-        raw: bool,
-    ) -> Result<Targets> {
-        let mut targets = Targets { names: Vec::new(), first: Vec::new() };
-        if raw {
-            return Ok(targets);
-        }
+    pub(super) fn new(source: &dyn Source, image: usize, become_jpegs: bool) -> Result<Targets> {
+        let mut targets = Targets::none();
         let mut known: HashMap<PathBuf, (u64, PathBuf)> = HashMap::new();
         for sample in 0..source.len() {
-            let Ok(Value::File(location)) = source.value(sample, image) else {
-                return Err(Error::Source {
-                    what: source.name(),
-                    problem: format!("sample {sample} does not lie in a file"),
-                });
+            let location = match source.value(sample, image) {
+                Ok(Value::File(location)) if location.range.is_none() => location,
+                _ => {
+                    return Err(Error::Source {
+                        what: source.name(),
+                        problem: format!(
+                            "sample {sample} does not lie in a file of its own, so it has no name in a folder: pack to a format (to) or raw pixels"
+                        ),
+                    });
+                }
             };
             let inside =
                 location.path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -80,10 +82,13 @@ impl Targets {
     }
 
     /// What a sample is called in its source.
-    pub(super) fn origin(&self, source: &dyn Source, image: usize, sample: u64) -> PathBuf {
-        match source.value(sample, image) {
-            Ok(Value::File(location)) => location.path.to_owned(),
-            _ => PathBuf::from(format!("sample {sample}")),
+    pub(super) fn origin(&self, source: &dyn Source, image: Option<usize>, sample: u64) -> PathBuf {
+        match image.map(|image| source.value(sample, image)) {
+            Some(Ok(Value::File(location))) if location.range.is_none() => location.path.to_owned(),
+            _ => {
+                let name = source.origin(sample);
+                name.unwrap_or_else(|| PathBuf::from(format!("sample {sample}")))
+            }
         }
     }
 

@@ -1,40 +1,32 @@
 //! The threads of a packing run: each takes the next sample, converts it and has it written.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use super::convert::{Converter, Made, Trouble};
+use super::records::Noted;
 use super::room::Room;
 use super::{Pack, Packed};
 use crate::error::{Error, Result, SampleError};
-
-/// How many reasons, and how many samples that were left out, are kept by name; all are counted.
-const KEPT: usize = 20;
+use crate::order::Permutation;
 
 /// What the workers of one run share.
 pub(super) struct Work<'a> {
     pack: &'a Pack,
     pub(super) some: Option<&'a [u64]>,
     pub(super) count: u64,
+    /// The order of writing, if it is another than the samples'.
+    shuffle: Option<Permutation>,
     room: Room,
     next: AtomicU64,
     done: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<Error>>,
-    notes: Mutex<Notes>,
+    notes: Mutex<Noted>,
     progress: &'a (dyn Fn(u64) + Sync),
     stop: &'a (dyn Fn() -> bool + Sync),
-}
-
-#[derive(Default)]
-struct Notes {
-    before: u64,
-    unchanged: BTreeMap<String, (u64, PathBuf)>,
-    left_out: u64,
-    bad: BTreeMap<u64, (PathBuf, String)>,
 }
 
 /// Writes what was made of a sample, or deals with one that cannot be: then the reason comes back.
@@ -51,20 +43,43 @@ impl<'a> Work<'a> {
         progress: &'a (dyn Fn(u64) + Sync),
         stop: &'a (dyn Fn() -> bool + Sync),
     ) -> Work<'a> {
+        let count = some.map_or(pack.source.len(), |some| some.len() as u64);
+        let seed = pack.options.to.and(pack.options.shuffle);
         Work {
             pack,
             some,
-            count: some.map_or(pack.source.len(), |some| some.len() as u64),
+            count,
+            shuffle: seed.map(|seed| Permutation::new(count, seed)),
             // The other half is for what threads keep from sample to sample.
-            room: Room::new(pack.memory / 2),
+            room: Room::new(pack.memory / 2, 0),
             next: AtomicU64::new(0),
             done: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
-            notes: Mutex::new(Notes::default()),
+            notes: Mutex::new(Noted::default()),
             progress,
             stop,
         }
+    }
+
+    /// Begins with the sample that is the `first` to be written; those before it are noted.
+    pub(super) fn begin_at(&mut self, first: u64, noted: Noted) {
+        self.room = Room::new(self.pack.memory / 2, first);
+        self.next = AtomicU64::new(first);
+        self.done = AtomicU64::new(first);
+        self.notes = Mutex::new(noted);
+        (self.progress)(first);
+    }
+
+    /// The sample that is written at place `number`.
+    fn sample(&self, number: u64) -> u64 {
+        let number = self.shuffle.as_ref().map_or(number, |shuffle| shuffle.apply(number));
+        self.some.map_or(number, |some| some[number as usize])
+    }
+
+    /// What a sample is called in its source.
+    pub(super) fn name(&self, sample: u64) -> PathBuf {
+        self.pack.targets.origin(&*self.pack.source, self.pack.image, sample)
     }
 
     pub(super) fn run(&self, put: &Put<'_>, abort: &(dyn Fn() + Sync)) -> Result<()> {
@@ -112,7 +127,7 @@ impl<'a> Work<'a> {
             if number >= self.count {
                 break;
             }
-            let sample = self.some.map_or(number, |some| some[number as usize]);
+            let sample = self.sample(number);
             self.one(number, sample, &mut converter, known, put)?;
             (self.progress)(self.done.fetch_add(1, Relaxed) + 1);
         }
@@ -127,24 +142,17 @@ impl<'a> Work<'a> {
         known: &Known<'_>,
         put: &Put<'_>,
     ) -> Result<()> {
-        let name = || self.pack.targets.origin(&*self.pack.source, self.pack.image, sample);
         let note = |before: u64, unchanged: Option<String>, bad: Option<String>| {
             let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
             notes.before += before;
             if let Some(reason) = unchanged {
-                let full = notes.unchanged.len() >= KEPT && !notes.unchanged.contains_key(&reason);
-                let reason = if full { "other reasons".to_owned() } else { reason };
-                notes.unchanged.entry(reason).or_insert_with(|| (0, name())).0 += 1;
+                notes.unchanged(reason, 1, self.name(sample));
             }
             if let Some(reason) = bad {
-                notes.left_out += 1;
-                notes.bad.insert(sample, (name(), reason));
-                if notes.bad.len() > KEPT {
-                    notes.bad.pop_last();
-                }
+                notes.left_out(sample, self.name(sample), reason);
             }
         };
-        let is_first = self.pack.options.raw || self.pack.targets.first(sample) == sample;
+        let is_first = self.pack.targets.first(sample) == sample;
         if !is_first {
             // Listed twice: the file is there once.
             self.room.take(number, 0)?;
@@ -162,10 +170,7 @@ impl<'a> Work<'a> {
         let (made, taken) = converter.make(number, sample);
         let outcome = match made {
             Ok(made) => {
-                let (before, reason) = match &made {
-                    Made::File { before, reason, .. } => (*before, reason.clone()),
-                    Made::Pixels { before, .. } => (*before, None),
-                };
+                let (before, reason) = (made.before, made.reason.clone());
                 put(number, sample, Ok(made)).map(|_| note(before, reason, None))
             }
             Err(Trouble::Over) => Err(Error::System("another thread failed".to_owned())),
