@@ -2,6 +2,7 @@
 
 mod bench;
 mod completions;
+mod facts;
 mod inspect;
 mod pack;
 mod run;

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use feedline::catalog::{Catalog, Kind};
 use feedline::error::SampleError;
 use feedline::spec::read::show_bytes;
 use serde_json::{Value, json};
@@ -24,8 +25,9 @@ Examples:
 Checks all samples of the sources, also those that a spec's subset leaves out. A file that
 vanishes meanwhile is a bad sample. The list has a JSON object a line, as a loader's quarantine
 file has: source, index, path, offset, stage, reason, and path_bytes if the name is not UTF-8.
-The files of a packed set are compared with the checksums that were noted when it was packed, and
-not decoded.";
+The files of a packed set are compared with the checksums that were noted when it was packed. A
+folder of images or raw pixels is then as it was written and nothing is decoded; of a set in a
+format, every sample is read and decoded too.";
 
 /// Read and decode every sample, and list the bad ones.
 #[derive(Debug, clap::Args)]
@@ -54,10 +56,15 @@ pub(crate) struct Verify {
 
 impl Verify {
     pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
+        let mut compared = None;
         if self.target.is_dir()
-            && let Some(packed) = feedline::catalog::Catalog::read(&self.target)?
+            && let Some(packed) = Catalog::read(&self.target)?
         {
-            return self.compare(&packed, output);
+            let found = self.compare(&packed, output)?;
+            if !found.bad.is_empty() || !matches!(packed.kind, Kind::Format(_)) {
+                return self.show_compared(&packed, &found, output);
+            }
+            compared = Some((packed, found));
         }
         let mut flags = Keys::new();
         flags.extend(self.num_workers.map(|workers| ("num_workers".to_owned(), workers)));
@@ -106,7 +113,7 @@ impl Verify {
             return Err(failure);
         }
         if output.is_json() {
-            output.json(&json!({
+            let mut result = json!({
                 "command": "verify",
                 "target": pipeline::shown(&self.target),
                 "sources": verify.source_names(),
@@ -116,8 +123,18 @@ impl Verify {
                 "seconds": seconds,
                 "num_workers": verify.num_workers(),
                 "bad": listed,
-            }))?;
+            });
+            if let Some((packed, found)) = &compared {
+                result["packed"] = json!(packed.kind);
+                result["files"] = found.files.into();
+                result["bad_files"] = 0.into();
+                result["seconds"] = (seconds + found.seconds).into();
+            }
+            output.json(&result)?;
         } else {
+            if let Some((_, found)) = &compared {
+                found.show(output)?;
+            }
             let verdict = match verified.bad {
                 0 => "all samples are good".to_owned(),
                 1 => "1 sample is bad".to_owned(),
@@ -137,13 +154,39 @@ impl Verify {
     }
 }
 
+/// What a comparison with checksums found.
+struct Compared {
+    files: u64,
+    bytes: u64,
+    bad: Vec<(PathBuf, String)>,
+    seconds: f64,
+    threads: usize,
+}
+
+impl Compared {
+    fn show(&self, output: &mut Output) -> Result<(), Failure> {
+        for (path, reason) in &self.bad {
+            output.text(&format!("bad  {}: {reason}", path.to_string_lossy()), 5)?;
+        }
+        let verdict = match self.bad.len() {
+            0 => "all files are as they were packed".to_owned(),
+            1 => "1 file is bad".to_owned(),
+            count => format!("{} files are bad", show_count(count as u64)),
+        };
+        let paint = if self.bad.is_empty() { Paint::Heading } else { Paint::Bad };
+        let verdict = output.terminal().paint(paint, &verdict);
+        output.line(&format!(
+            "{verdict}: {} compared with their checksums, {} read in {}",
+            show_count(self.files),
+            show_bytes(self.bytes),
+            show_seconds(self.seconds),
+        ))
+    }
+}
+
 impl Verify {
-    /// A packed set knows its files' checksums: they are compared, nothing is decoded.
-    fn compare(
-        self,
-        packed: &feedline::catalog::Catalog,
-        output: &mut Output,
-    ) -> Result<Outcome, Failure> {
+    /// A packed set knows its files' checksums: they are compared.
+    fn compare(&self, packed: &Catalog, output: &Output) -> Result<Compared, Failure> {
         let threads = match self.num_workers.as_ref().and_then(Value::as_u64) {
             Some(count) => count as usize,
             None => feedline::tune::cores(),
@@ -153,7 +196,7 @@ impl Verify {
         let progress = output.progress(files, "files");
         let start = Instant::now();
         let mut bad = Vec::new();
-        let checked = feedline::pack::files::check(
+        let (files, bytes) = feedline::pack::files::check(
             &self.target,
             packed,
             threads,
@@ -162,8 +205,16 @@ impl Verify {
         )?;
         let seconds = start.elapsed().as_secs_f64();
         progress.finish();
-        let lines: Vec<Value> = bad
-            .iter()
+        Ok(Compared { files, bytes, bad, seconds, threads })
+    }
+
+    fn show_compared(
+        &self,
+        packed: &Catalog,
+        found: &Compared,
+        output: &mut Output,
+    ) -> Result<Outcome, Failure> {
+        let lines: Vec<Value> = (found.bad.iter())
             .map(|(path, reason)| json!({"path": path.to_string_lossy(), "reason": reason}))
             .collect();
         if let Some(list) = &self.list {
@@ -176,32 +227,17 @@ impl Verify {
                 "target": pipeline::shown(&self.target),
                 "packed": packed.kind,
                 "samples": packed.samples,
-                "files": checked.0,
-                "bad_files": bad.len(),
-                "bytes": checked.1,
-                "seconds": seconds,
-                "num_workers": threads,
+                "files": found.files,
+                "bad_files": found.bad.len(),
+                "bytes": found.bytes,
+                "seconds": found.seconds,
+                "num_workers": found.threads,
                 "bad": lines,
             }))?;
         } else {
-            for (path, reason) in &bad {
-                output.text(&format!("bad  {}: {reason}", path.to_string_lossy()), 5)?;
-            }
-            let verdict = match bad.len() {
-                0 => "all files are as they were packed".to_owned(),
-                1 => "1 file is bad".to_owned(),
-                count => format!("{} files are bad", show_count(count as u64)),
-            };
-            let paint = if bad.is_empty() { Paint::Heading } else { Paint::Bad };
-            let verdict = output.terminal().paint(paint, &verdict);
-            output.line(&format!(
-                "{verdict}: {} compared with their checksums, {} read in {}",
-                show_count(checked.0),
-                show_bytes(checked.1),
-                show_seconds(seconds),
-            ))?;
+            found.show(output)?;
         }
-        Ok(if bad.is_empty() { Outcome::Success } else { Outcome::BadSamples })
+        Ok(if found.bad.is_empty() { Outcome::Success } else { Outcome::BadSamples })
     }
 }
 

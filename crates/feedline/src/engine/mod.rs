@@ -21,15 +21,19 @@ mod run;
 mod schedule;
 mod single;
 mod sync;
+mod trial;
 mod verify;
 mod work;
 
 pub use device::DeviceLoader;
 pub use flow::Figures as FlowFigures;
-pub use inspect::{FieldFacts, Inspect, Inspection, Seen, SourceFacts};
+pub use inspect::{
+    FieldFacts, FileFacts, Inspect, Inspection, MOST_INFLATION, Mixing, Seen, SourceFacts,
+};
 pub use loader::{Builder, Epoch, Loader, Stats};
 pub use pack::{Expectation, Gain, Pack, PackOptions, Packed, transforms_until};
 pub use plan::opening;
 pub use schedule::{Due, Schedule};
 pub use single::{Given, Ready, Stages, Workbench};
+pub use trial::Rate;
 pub use verify::{Verified, Verify};

@@ -273,7 +273,7 @@ pub fn opening(spec: &Spec) -> Opening<'static> {
 }
 
 /// The blocks of all sources laid end to end; none if no source has any.
-fn block_ends(spec: &Spec, sources: &[Arc<dyn Source>]) -> BlockEnds {
+pub(super) fn block_ends(spec: &Spec, sources: &[Arc<dyn Source>]) -> BlockEnds {
     let Some(bytes) = sources.iter().filter_map(|source| Some(source.blocks()?.bytes)).max() else {
         return BlockEnds::default();
     };

@@ -50,6 +50,21 @@ pub enum SourceKind {
     Arrays,
 }
 
+impl SourceKind {
+    /// Where it lies; `None` for arrays of the running program.
+    #[must_use]
+    pub fn path(&self) -> Option<&std::path::Path> {
+        match self {
+            SourceKind::Path(path)
+            | SourceKind::ImageFolder(path)
+            | SourceKind::Flat(path)
+            | SourceKind::Manifest { path, .. }
+            | SourceKind::Format { path, .. } => Some(path),
+            SourceKind::Arrays => None,
+        }
+    }
+}
+
 /// A format in which people keep samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]

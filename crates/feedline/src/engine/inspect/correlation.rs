@@ -153,6 +153,10 @@ mod tests {
         let variance = squares / f64::from(rounds) - mean * mean;
         let plain = batch as f64 * 0.25 * 0.75;
         let foretold = inflation(1.0, batch, open, blocks);
-        assert!((variance / plain / foretold - 1.0).abs() < 0.05, "{} {foretold}", variance / plain);
+        assert!(
+            (variance / plain / foretold - 1.0).abs() < 0.05,
+            "{} {foretold}",
+            variance / plain
+        );
     }
 }

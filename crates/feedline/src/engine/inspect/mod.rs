@@ -1,17 +1,24 @@
-//! Looks at a data set: sizes of all files, headers of some, labels of all.
+//! Looks at a data set: sizes of all files, headers of some, labels, blocks, and its speed.
 
-use std::collections::BTreeMap;
+mod correlation;
+mod labels;
+
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use super::plan::{decode_options, label_field, open_sources, sample_error};
+pub use self::correlation::MOST_INFLATION;
+use super::plan::{block_ends, decode_options, open_sources, sample_error};
+use super::trial::{self, Rate};
+use crate::catalog::Catalog;
 use crate::decode::{self, DecodeOptions, Format};
 use crate::error::{Error, Fault, Result, SampleError, Stage};
 use crate::order::Pick;
-use crate::sample::{DType, FieldKind, Location, Room, Value};
+use crate::sample::{FieldKind, Location, Room, Value};
 use crate::source::Source;
 use crate::spec::read::show_bytes;
-use crate::spec::{Spec, Workers};
+use crate::spec::{OnError, OpenBlocks, Spec, Workers};
 use crate::store::{Local, Store};
 use crate::tune;
 
@@ -27,14 +34,15 @@ const RUN: u64 = 64;
 /// How many failures are kept with their reasons; all are counted.
 const KEPT: usize = 20;
 
-/// Beyond this many values, whole numbers are identities rather than classes.
-const MOST_VALUES: usize = 1 << 16;
+/// How long the trial runs.
+const TRIAL: Duration = Duration::from_secs(1);
 
 /// A data set that can be looked at: all samples of a spec's sources.
 pub struct Inspect {
     sources: Vec<Arc<dyn Source>>,
     decode: DecodeOptions,
     workers: usize,
+    spec: Spec,
 }
 
 /// What was found.
@@ -58,6 +66,40 @@ pub struct Inspection {
     pub failed: u64,
     /// The first of them.
     pub failures: Vec<SampleError>,
+    /// Samples whose labels were counted: all, unless they have to be read from blocks and that
+    /// takes long.
+    pub labels_counted: u64,
+    /// What shuffling does, where data is read a block at a time.
+    pub mixing: Option<Mixing>,
+}
+
+/// How well a shuffle mixes data that is read a block at a time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Mixing {
+    /// Blocks of the set.
+    pub blocks: u64,
+    /// Bytes of the largest.
+    pub block_bytes: u64,
+    /// Blocks that are mixed at once.
+    pub open: u64,
+    /// Samples of a batch.
+    pub batch_size: u64,
+    /// The correlation of labels within a block; `None` if there are no labels or too few blocks.
+    pub correlation: Option<f64>,
+    /// How much more the classes' shares vary between batches than with a full shuffle; above
+    /// [`MOST_INFLATION`] it matters.
+    pub inflation: Option<f64>,
+}
+
+/// One of the files that samples lie in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its samples, where that is written down.
+    pub samples: Option<u64>,
 }
 
 /// One source.
@@ -67,6 +109,10 @@ pub struct SourceFacts {
     pub name: String,
     /// Its samples.
     pub samples: u64,
+    /// Its format and how it is compressed, where it is not a folder of files.
+    pub format: Option<String>,
+    /// The files that it lies in, where they hold many samples each.
+    pub files: Vec<FileFacts>,
 }
 
 /// One field of the samples.
@@ -117,7 +163,37 @@ impl Inspect {
                 Workers::Auto => tune::cores(),
                 Workers::Count(count) => (count as usize).max(1),
             },
+            spec: spec.clone(),
         })
+    }
+
+    /// How fast it loads, from a run of a second: with the spec's transforms, or with those that
+    /// photos usually get if it has none. `None` if that cannot be said.
+    #[must_use]
+    pub fn trial(&self) -> Option<Rate> {
+        let is_image = |kind: &FieldKind| matches!(kind, FieldKind::EncodedImage);
+        let images = self.sources[0].fields().iter().any(|field| is_image(&field.kind));
+        let transforms = match self.spec.transforms.is_empty() && images {
+            true => trial::usual_transforms(),
+            false => self.spec.transforms.clone(),
+        };
+        let spec = Spec {
+            transforms,
+            shuffle: true,
+            on_error: OnError::Skip,
+            max_failures: None,
+            quarantine: None,
+            rank: Some(0),
+            world_size: Some(1),
+            ..self.spec.clone()
+        };
+        trial::rate(spec, TRIAL).ok()?
+    }
+
+    /// Threads that look, and that the trial runs with.
+    #[must_use]
+    pub fn num_workers(&self) -> usize {
+        self.workers
     }
 
     /// Samples of all sources.
@@ -131,10 +207,11 @@ impl Inspect {
     pub fn run(&self, sample: u64, progress: &(dyn Fn(u64) + Sync)) -> Result<Inspection> {
         let total = self.samples();
         let sample = sample.min(total);
-        let image = self.sources[0]
-            .fields()
-            .iter()
-            .position(|field| !matches!(field.kind, FieldKind::Array { .. }));
+        let fields = self.sources[0].fields();
+        let find =
+            |wanted: &dyn Fn(&FieldKind) -> bool| fields.iter().position(|f| wanted(&f.kind));
+        let image =
+            find(&|kind| matches!(kind, FieldKind::EncodedImage | FieldKind::Pixels { .. }));
         let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
         let found = Mutex::new(Found::default());
         let look = || {
@@ -176,14 +253,14 @@ impl Inspect {
         found.headers.sort_unstable_by_key(|(number, _)| *number);
         found.failures.sort_by_key(|(number, _)| *number);
         found.failures.truncate(KEPT);
-        let (fields, classes) = self.labels();
+        let labels = self.labels();
         Ok(Inspection {
             samples: total,
-            sources: (self.sources.iter())
-                .map(|source| SourceFacts { name: source.name(), samples: source.len() })
-                .collect(),
-            fields,
-            classes,
+            sources: self.sources.iter().enumerate().map(|(n, s)| self.source(n, &**s)).collect(),
+            mixing: self.mixing(labels.correlation),
+            fields: labels.fields,
+            classes: labels.classes,
+            labels_counted: labels.counted,
             file_sizes: found.sizes,
             headers: found.headers.into_iter().map(|(_, seen)| seen).collect(),
             looked_into: if image.is_some() { sample } else { 0 },
@@ -216,6 +293,9 @@ impl Inspect {
                 found.sizes.push(bytes.len() as u64);
                 if chosen { self.probe(bytes, None).map(Some) } else { Ok(None) }
             }
+            // Only a read tells how large it is.
+            Ok(Value::Made) if !chosen => Ok(None),
+            Ok(Value::Made) => self.made(source, index, field, &mut found.sizes),
             Ok(_) => Err((Stage::Read, Fault::Shape("is not an image".to_owned()))),
             Err(fault) => Err((Stage::Read, fault)),
         };
@@ -230,6 +310,24 @@ impl Inspect {
                     found.failures.push((number, sample_error(&self.sources, pick, stage, fault)));
                 }
             }
+        }
+    }
+
+    /// An image that its source has to make.
+    fn made(
+        &self,
+        source: usize,
+        index: u64,
+        field: usize,
+        sizes: &mut Vec<u64>,
+    ) -> Result<Option<Seen>, (Stage, Fault)> {
+        let mut bytes = Bytes(Vec::new());
+        let read = self.sources[source].read(index, field, &mut bytes);
+        read.map_err(|fault| (Stage::Read, fault))?;
+        sizes.push(bytes.0.len() as u64);
+        match self.sources[source].fields()[field].kind {
+            FieldKind::EncodedImage => self.probe(&bytes.0, None).map(Some),
+            _ => Ok(None),
         }
     }
 
@@ -259,56 +357,56 @@ impl Inspect {
         })
     }
 
-    /// The fields with the ranges of their values, and how many samples each class has.
-    fn labels(&self) -> (Vec<FieldFacts>, Vec<(String, u64)>) {
-        let fields = self.sources[0].fields();
-        let label = label_field(fields);
-        let mut classes = Vec::new();
-        let facts = fields.iter().enumerate().map(|(number, field)| {
-            let mut facts = FieldFacts {
-                name: field.name.clone(),
-                kind: field.kind.clone(),
-                range: None,
-                distinct: None,
-            };
-            let FieldKind::Array { dtype, shape } = &field.kind else { return facts };
-            if !shape.is_empty() || !matches!(dtype, DType::I64 | DType::F32) {
-                return facts;
-            }
-            let mut values: Option<BTreeMap<i64, u64>> = (*dtype == DType::I64).then(BTreeMap::new);
-            for source in &self.sources {
-                for index in 0..source.len() {
-                    let value = match source.value(index, number) {
-                        Ok(Value::Int(value)) => {
-                            if let Some(values) = &mut values {
-                                *values.entry(value).or_default() += 1;
-                            }
-                            value as f64
-                        }
-                        Ok(Value::Float(value)) => f64::from(value),
-                        _ => continue,
-                    };
-                    if values.as_ref().is_some_and(|values| values.len() > MOST_VALUES) {
-                        values = None;
-                    }
-                    let (low, high) = facts.range.unwrap_or((value, value));
-                    facts.range = Some((low.min(value), high.max(value)));
-                }
-            }
-            facts.distinct = values.as_ref().map(|values| values.len() as u64);
-            if let Some(values) = values.filter(|_| label == Some(number)) {
-                let names = self.sources[0].classes();
-                classes = if names.is_empty() {
-                    values.iter().map(|(value, count)| (value.to_string(), *count)).collect()
-                } else {
-                    let count = |number| values.get(&(number as i64)).copied().unwrap_or(0);
-                    names.iter().enumerate().map(|(n, name)| (name.clone(), count(n))).collect()
-                };
-            }
-            facts
+    /// How a shuffle mixes the blocks.
+    fn mixing(&self, correlation: Option<f64>) -> Option<Mixing> {
+        let ends = block_ends(&self.spec, &self.sources);
+        let blocks = ends.ends.len() as u64;
+        let largest =
+            self.sources.iter().filter_map(|source| Some(source.blocks()?.bytes)).max()?;
+        let open = match self.spec.open_blocks {
+            OpenBlocks::Auto => ends.room.max(1),
+            OpenBlocks::All => blocks,
+            OpenBlocks::Count(count) => count,
+        };
+        let (open, batch_size) = (open.min(blocks), self.spec.batch_size);
+        let foretold = |rho| correlation::inflation(rho, batch_size, open, blocks);
+        Some(Mixing {
+            blocks,
+            block_bytes: largest,
+            open,
+            batch_size,
+            correlation,
+            inflation: correlation.map(foretold),
+        })
+    }
+
+    /// What is known of a source from the outside.
+    fn source(&self, number: usize, source: &dyn Source) -> SourceFacts {
+        let (mut format, mut files) = (None, Vec::new());
+        // Samples that have files of their own need no list of them.
+        let alone = (0..source.fields().len()).any(|field| {
+            matches!(source.value(0, field), Ok(Value::File(Location { range: None, .. })))
         });
-        let facts = facts.collect();
-        (facts, classes)
+        if let Some(path) = self.spec.sources[number].kind.path().filter(|_| !alone) {
+            if let Ok(Some(packed)) = Catalog::read(path) {
+                format = Some(packed.kind.name().to_owned());
+                if let Some(compression) = packed.job["options"]["compression"].as_str() {
+                    format = format.map(|format| format!("{format}, {compression}"));
+                }
+                files.extend(packed.shards.iter().map(|shard| FileFacts {
+                    path: path.join(&shard.path),
+                    bytes: shard.bytes,
+                    samples: Some(shard.samples),
+                }));
+            } else if let Ok(metadata) = std::fs::metadata(path)
+                && metadata.is_file()
+            {
+                let bytes = metadata.len();
+                let samples = Some(source.len());
+                files.push(FileFacts { path: path.to_owned(), bytes, samples });
+            }
+        }
+        SourceFacts { name: source.name(), samples: source.len(), format, files }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::pack::jpeg::Encoder;
 use crate::pack::recut::Recutter;
 use crate::sample;
 use crate::spec::read::show_bytes;
+use crate::store::Store;
 use crate::transform::{Chain, ImageShape};
 
 /// What was made of a sample.
@@ -200,13 +201,14 @@ impl<'a> Converter<'a> {
 
     /// Reads the sample, and its image's header. An image that need not be decoded may have none.
     fn read(&mut self, sample: u64) -> Result<Option<Header>, Trouble> {
-        let (source, limit) = (&*self.pack.source, self.room.limit() / 4);
+        let from = (&*self.pack.source, &self.pack.store as &dyn Store);
+        let limit = self.room.limit() / 4;
         if self.pack.options.to.is_some() {
-            let read = self.rest.read(source, sample, self.pack.image, limit);
+            let read = self.rest.read(from, sample, self.pack.image, limit);
             read.map_err(fault(Stage::Read))?;
         }
         let Some(image) = self.pack.image else { return Ok(None) };
-        fetch(source, sample, image, &mut Bytes(&mut self.encoded, limit))
+        fetch(from, sample, image, &mut Bytes(&mut self.encoded, limit))
             .map_err(fault(Stage::Read))?;
         let decodes = self.pack.options.decodes();
         if !decodes && self.tools.recutter.is_none() {

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use super::Pack;
 use crate::catalog::Catalog;
-use crate::engine::Loader;
+use crate::engine::trial;
 use crate::error::Result;
 use crate::order::Permutation;
-use crate::spec::{OnError, OpSpec, SourceKind, Spec, Subset, Workers};
+use crate::spec::{OnError, SourceKind, Spec, Subset, Workers};
 
 /// Samples that stand for all.
 const SAMPLE: u64 = 256;
@@ -118,11 +118,10 @@ impl Pack {
     fn rate(&self, source: SourceKind, subset: Option<&[u64]>) -> Option<f64> {
         let spec = Spec {
             sources: vec![source.into()],
-            transforms: vec![
-                OpSpec::new("RandomResizedCrop").with("size", 224),
-                OpSpec::new("RandomHorizontalFlip"),
-                OpSpec::new("ToDtype").with("dtype", "float32").with("scale", true),
-            ],
+            transforms: match self.image {
+                Some(_) if !self.options.decoded => trial::usual_transforms(),
+                _ => Vec::new(),
+            },
             batch_size: 32,
             shuffle: true,
             num_workers: Workers::Count(self.workers as u64),
@@ -132,28 +131,6 @@ impl Pack {
             world_size: Some(1),
             ..Spec::default()
         };
-        let mut loader = Loader::from_spec(spec).ok()?;
-        let mut images = 0;
-        // Threads start with the first batch, and the page cache fills: those do not count.
-        let mut began = None;
-        loop {
-            let empty = loader.is_empty();
-            for batch in loader.epoch() {
-                let rows = batch.ok()?.rows();
-                match began {
-                    None => began = Some(Instant::now()),
-                    Some(began) => {
-                        images += rows;
-                        let time: Duration = began.elapsed();
-                        if time >= LOADING {
-                            return Some(images as f64 / time.as_secs_f64());
-                        }
-                    }
-                }
-            }
-            if empty {
-                return None;
-            }
-        }
+        Some(trial::rate(spec, LOADING).ok()??.samples)
     }
 }

@@ -6,11 +6,11 @@ use crate::error::Fault;
 use crate::sample::{Field, FieldKind, Room, Value};
 use crate::source::Source;
 use crate::spec::read::show_bytes;
-use crate::store::{Local, Store};
+use crate::store::Store;
 
 /// Writes any field of a sample into `room`.
 pub(super) fn fetch(
-    source: &dyn Source,
+    (source, store): (&dyn Source, &dyn Store),
     sample: u64,
     field: usize,
     room: &mut dyn Room,
@@ -20,7 +20,7 @@ pub(super) fn fetch(
         Ok(())
     };
     match source.value(sample, field)? {
-        Value::File(location) => Local.read(&location, room),
+        Value::File(location) => store.read(&location, room),
         Value::Made => source.read(sample, field, room),
         Value::Bytes(bytes) => copy(bytes),
         Value::Int(number) => copy(&number.to_ne_bytes()),
@@ -77,21 +77,21 @@ impl Gathered {
     /// Reads all fields but `image`.
     pub(super) fn read(
         &mut self,
-        source: &dyn Source,
+        from: (&dyn Source, &dyn Store),
         sample: u64,
         image: Option<usize>,
         limit: u64,
     ) -> Result<(), Fault> {
         self.bytes.clear();
         self.parts.clear();
-        for (number, field) in source.fields().iter().enumerate() {
+        for (number, field) in from.0.fields().iter().enumerate() {
             if Some(number) == image {
                 self.parts.push(Part::default());
                 continue;
             }
             let start = self.bytes.len();
             let mut end = End { bytes: &mut self.bytes, start, limit, shape: None };
-            fetch(source, sample, number, &mut end)?;
+            fetch(from, sample, number, &mut end)?;
             let told = end.shape.take();
             let range = start..self.bytes.len();
             let shape = shape(field, told, range.len())?;

@@ -1,8 +1,8 @@
 //! Packs a data set: reads, converts and writes every sample, and tells what that gains.
 //!
 //! `work` is the threads, `convert` makes of one sample what is to be written, `gather` reads what
-//! it holds beside its image, `targets` names files, `records` puts samples into shards of a
-//! format, `gain` measures loading before and after. Writing itself is in `crate::pack`.
+//! it holds beside its image, `targets` names files, `sharded` and `records` put samples into
+//! shards of a format, `gain` measures loading before and after. Writing itself is in `crate::pack`.
 
 mod convert;
 mod gain;
@@ -10,6 +10,7 @@ mod gather;
 mod options;
 mod records;
 mod room;
+mod sharded;
 mod targets;
 mod work;
 
@@ -21,23 +22,21 @@ use serde_json::{Value as Json, json};
 use self::convert::Picture;
 pub use self::gain::{Expectation, Gain};
 pub use self::options::{PackOptions, transforms_until};
-use self::records::{Noted, Sink};
 use self::targets::Targets;
 use self::work::Work;
-use super::plan::{decode_options, opening, sample_error};
-use crate::catalog::{self, Catalog, Entry, Kind, PackedField, Shard};
+use super::plan::{block_ends, decode_options, opening, sample_error};
+use crate::catalog::{self, Catalog, Entry, Kind, PackedField};
 use crate::decode::DecodeOptions;
 use crate::error::{Error, Fault, Result, SampleError, SpecError, Stage};
 use crate::image::{Layout, PixelType};
-use crate::order::Pick;
+use crate::order::{Order, Pick};
 use crate::pack::destination::{Claim, Destination};
 use crate::pack::files::{Done, Files};
-use crate::pack::record::{Given, Record};
-use crate::pack::shards::{Names, Plan};
-use crate::pack::{extension, is_one_file, raw};
+use crate::pack::raw;
 use crate::sample::{DType, Field, FieldKind, Value};
 use crate::source::{self, Source};
-use crate::spec::{OpSpec, SourceFormat, SourceKind, Spec, Workers};
+use crate::spec::{OpSpec, SourceKind, Spec, Subset, Workers};
+use crate::store::Files as OpenFiles;
 use crate::transform::{Chain, ImageShape};
 use crate::tune;
 
@@ -71,6 +70,7 @@ pub struct Pack {
     kind: SourceKind,
     path: PathBuf,
     source: Arc<dyn Source>,
+    store: OpenFiles,
     /// The field with encoded images.
     image: Option<usize>,
     options: PackOptions,
@@ -89,20 +89,20 @@ impl Pack {
     /// Opens a data set that lies in files.
     pub fn open(kind: SourceKind, options: PackOptions) -> Result<Pack> {
         options.check()?;
-        let spec = Spec { decode: options.decode.clone(), ..Spec::default() };
+        let default = tune::memory_available()
+            .map_or(DEFAULT_MEMORY, |free| free / 4)
+            .clamp(DEFAULT_MEMORY / 4, DEFAULT_MEMORY);
+        let memory = options.memory.unwrap_or(default);
+        let decode = options.decode.clone();
+        let spec = Spec { decode, memory: Some(memory), ..Spec::default() };
         let source = source::open(&kind, &opening(&spec))?;
-        let (SourceKind::Path(path)
-        | SourceKind::ImageFolder(path)
-        | SourceKind::Flat(path)
-        | SourceKind::Manifest { path, .. }
-        | SourceKind::Format { path, .. }) = &kind
-        else {
+        let Some(path) = kind.path() else {
             return Err(Error::Source {
                 what: source.name(),
                 problem: "only files can be packed".to_owned(),
             });
         };
-        let path = path.clone();
+        let path = path.to_owned();
         let is_encoded = |field: &Field| field.kind == FieldKind::EncodedImage;
         let image = source.fields().iter().position(is_encoded);
         let targets = match image {
@@ -120,9 +120,6 @@ impl Pack {
         }
         let packed = if path.is_dir() { Catalog::read(&path)? } else { None };
         let table = packed.map_or(!path.is_dir(), |packed| packed.table);
-        let default = tune::memory_available()
-            .map_or(DEFAULT_MEMORY, |free| free / 4)
-            .clamp(DEFAULT_MEMORY / 4, DEFAULT_MEMORY);
         Ok(Pack {
             kind,
             path,
@@ -136,8 +133,9 @@ impl Pack {
                 Workers::Auto => tune::cores(),
                 Workers::Count(count) => (count as usize).clamp(1, 1024),
             },
-            memory: options.memory.unwrap_or(default),
+            memory,
             source,
+            store: OpenFiles::default(),
             options,
         })
     }
@@ -181,7 +179,7 @@ impl Pack {
                 return Ok(Packed { samples, after, kept: true, ..Packed::default() });
             }
         };
-        let mut work = Work::new(self, some, progress, stop);
+        let mut work = Work::new(self, some, progress, stop)?;
         let mut shards = Vec::new();
         let (entries, mut packed) = match self.options.to {
             Some(format) => {
@@ -226,102 +224,26 @@ impl Pack {
         Ok(packed)
     }
 
-    /// What a sample of the packed set holds.
-    fn fields(&self) -> Vec<Field> {
-        let kind = |(number, field): (usize, &Field)| match &field.kind {
-            _ if Some(number) == self.image && self.options.decoded => self.array_kind(),
-            // Each has its own size; there is no other way to say so in a file.
-            FieldKind::Pixels { .. } => FieldKind::Ragged { dtype: DType::U8, axes: 3 },
-            other => other.clone(),
+    /// The order of writing, and how many blocks of the source are mixed at a time where they are
+    /// too many to mix them all.
+    fn order(&self, some: Option<&[u64]>) -> Result<(Order, Option<u64>)> {
+        let seed = self.options.to.and(self.options.shuffle);
+        let spec = Spec {
+            shuffle: seed.is_some(),
+            seed: seed.unwrap_or(0),
+            subset: some.map(|some| Subset::Indices(some.to_vec())),
+            memory: Some(self.memory),
+            ..Spec::default()
         };
-        let fields = self.source.fields().iter().enumerate();
-        fields
-            .map(|(at, field)| Field { name: field.name.clone(), kind: kind((at, field)) })
-            .collect()
+        let order = Order::new(&spec, &[self.source.len()], &|_| None)?;
+        Ok(order.in_blocks(&spec, &block_ends(&spec, std::slice::from_ref(&self.source))))
     }
 
-    /// What images become when they are stored as arrays.
-    fn array_kind(&self) -> FieldKind {
-        let channels = if self.options.decode.gray { 1 } else { 3 };
-        match self.chain.fixed_output(channels, PixelType::U8) {
-            Some(output) => FieldKind::Array { dtype: output.dtype, shape: output.shape },
-            None => {
-                let dtype = output_type(&self.chain, channels).unwrap_or(DType::U8);
-                FieldKind::Ragged { dtype, axes: 3 }
-            }
-        }
-    }
-
-    fn write_records(
-        &self,
-        format: SourceFormat,
-        name: &str,
-        destination: &Destination,
-        work: &mut Work<'_>,
-    ) -> Result<(Vec<Shard>, Vec<Entry>, Packed)> {
-        let ending = format!(".{}", extension(format));
-        let name = name.strip_suffix(&ending).unwrap_or(name);
-        let plan = Plan {
-            folder: destination.folder().to_owned(),
-            format,
-            fields: self.fields(),
-            options: self.options.write.clone(),
-            limit: self.options.limit(),
-            names: match is_one_file(format) {
-                true => Names::One(format!("{name}{ending}")),
-                false => Names::Numbered(format!("{name}-"), 6, ending),
-            },
-        };
-        let (sink, earlier) = Sink::open(destination, plan)?;
-        let mut noted = Noted::default();
-        earlier.iter().for_each(|line| noted.append(&line.noted));
-        let resumed = earlier.iter().map(|line| line.shard.samples).sum();
-        work.begin_at(earlier.last().map_or(0, |line| line.end), noted);
-        let work = &*work;
-        work.run(
-            &|number, sample, made| match made {
-                Ok(made) => {
-                    let sides: &[usize];
-                    let picture = match &made.picture {
-                        Picture::Missing => None,
-                        Picture::File(bytes) => Some(Given { bytes, shape: &[] }),
-                        Picture::Array(bytes, shape) => {
-                            sides = shape;
-                            Some(Given { bytes, shape: sides })
-                        }
-                    };
-                    let given = |field: usize| match picture {
-                        Some(picture) if Some(field) == self.image => picture,
-                        _ => {
-                            let (bytes, shape) = made.rest.part(field);
-                            Given { bytes, shape }
-                        }
-                    };
-                    let values: Vec<Given<'_>> =
-                        (0..self.source.fields().len()).map(given).collect();
-                    let key = format!("{number:09}");
-                    let record = Record { key: &key, values: &values };
-                    sink.put(number, Some(&record), &|noted| {
-                        noted.before += made.before;
-                        if let Some(reason) = &made.reason {
-                            noted.unchanged(reason.clone(), 1, work.name(sample));
-                        }
-                    })?;
-                    Ok(None)
-                }
-                Err(error) => {
-                    let reason = error.fault.to_string();
-                    sink.put(number, None, &|noted| {
-                        noted.left_out(sample, work.name(sample), reason.clone());
-                    })?;
-                    Ok(Some(reason))
-                }
-            },
-            &|| sink.abort(),
-        )?;
-        let (shards, entries) = sink.end()?;
-        let samples = shards.iter().map(|shard| shard.samples).sum();
-        Ok((shards, entries, work.packed(samples, resumed)))
+    /// How many blocks of the source are mixed at a time, and of how many, where memory does not
+    /// hold them all: then the shuffle is not over the whole set.
+    pub fn mixed_blocks(&self) -> Result<Option<(u64, u64)>> {
+        let blocks = self.source.blocks().map_or(0, |blocks| blocks.ends.len() as u64);
+        Ok(self.order(None)?.1.map(|open| (open, blocks)))
     }
 
     fn write_raw(

@@ -10,15 +10,15 @@ use super::records::Noted;
 use super::room::Room;
 use super::{Pack, Packed};
 use crate::error::{Error, Result, SampleError};
-use crate::order::Permutation;
+use crate::order::Order;
 
 /// What the workers of one run share.
 pub(super) struct Work<'a> {
     pack: &'a Pack,
     pub(super) some: Option<&'a [u64]>,
     pub(super) count: u64,
-    /// The order of writing, if it is another than the samples'.
-    shuffle: Option<Permutation>,
+    /// The order of writing.
+    order: Order,
     room: Room,
     next: AtomicU64,
     done: AtomicU64,
@@ -42,14 +42,13 @@ impl<'a> Work<'a> {
         some: Option<&'a [u64]>,
         progress: &'a (dyn Fn(u64) + Sync),
         stop: &'a (dyn Fn() -> bool + Sync),
-    ) -> Work<'a> {
-        let count = some.map_or(pack.source.len(), |some| some.len() as u64);
-        let seed = pack.options.to.and(pack.options.shuffle);
-        Work {
+    ) -> Result<Work<'a>> {
+        let order = pack.order(some)?.0;
+        Ok(Work {
             pack,
             some,
-            count,
-            shuffle: seed.map(|seed| Permutation::new(count, seed)),
+            count: order.samples(),
+            order,
             // The other half is for what threads keep from sample to sample.
             room: Room::new(pack.memory / 2, 0),
             next: AtomicU64::new(0),
@@ -59,7 +58,7 @@ impl<'a> Work<'a> {
             notes: Mutex::new(Noted::default()),
             progress,
             stop,
-        }
+        })
     }
 
     /// Begins with the sample that is the `first` to be written; those before it are noted.
@@ -73,8 +72,7 @@ impl<'a> Work<'a> {
 
     /// The sample that is written at place `number`.
     fn sample(&self, number: u64) -> u64 {
-        let number = self.shuffle.as_ref().map_or(number, |shuffle| shuffle.apply(number));
-        self.some.map_or(number, |some| some[number as usize])
+        self.order.epoch(0).pick(number).index
     }
 
     /// What a sample is called in its source.
