@@ -16,7 +16,7 @@ pub(crate) enum Command {
     Run(Box<run::Run>),
     Inspect(inspect::Inspect),
     Verify(verify::Verify),
-    Pack(pack::PackCommand),
+    Pack(Box<pack::PackCommand>),
     Bench(bench::Bench),
     SampleData(sample_data::SampleData),
     Completions(completions::Completions),
