@@ -41,6 +41,7 @@ from feedline._errors import (
 )
 from feedline._loader import Epoch, Loader
 from feedline._native import __version__
+from feedline._ragged import Ragged
 from feedline.workers.failure import WorkerError
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "Loader",
     "MemoryLimitError",
     "MissingFileError",
+    "Ragged",
     "RefusedFileError",
     "SampleError",
     "SourceError",

@@ -10,6 +10,7 @@ import numpy
 from feedline import _native
 from feedline._collate import image_key
 from feedline._errors import SpecError
+from feedline._ragged import Ragged
 
 Convert = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
@@ -88,7 +89,9 @@ class Batch:
     def __repr__(self) -> str:
         arrays: tuple[Any, ...] = self._native.arrays()
         fields = ", ".join(
-            f"{name}: {array.dtype} {list(array.shape)}" if hasattr(array, "dtype") else f"{name}: list"
+            f"{name}: {array.dtype} {list(array.shape)}"
+            if hasattr(array, "shape")
+            else f"{name}: {getattr(array, 'kind', 'list')}"
             for name, array in zip(self._names, arrays, strict=True)
         )
         return f"Batch({fields}; number {self.number} of epoch {self.epoch})"
@@ -119,6 +122,35 @@ class Made:
             dtype = "bfloat16" if self._bfloat16 and name == image else value.dtype.name
             parts.append((name, dtype, shape, numpy.ascontiguousarray(value)))
         return _native.hash_arrays(parts)
+
+
+def fields_converter(output: str, fields: list[dict[str, Any]], device: str | None = None) -> Convert:
+    """What turns the native fields of a batch into what a program gets.
+
+    Text becomes a list of strings, other rows of no fixed length a `Ragged`.
+    """
+    fixed = [at for at, field in enumerate(fields) if "variable" not in field]
+    arrays = converter(output, [fields[at]["dtype"] for at in fixed], device)
+    if len(fixed) == len(fields):
+        return arrays
+    one = one_array(output, bfloat16=False)
+    bfloat16 = [field["dtype"] == "bfloat16" for field in fields]
+    if output == "numpy" and any(bfloat16):
+        converter(output, ["bfloat16"])
+    view = numpy.dtype("bfloat16") if output == "numpy" and any(bfloat16) else None
+
+    def convert(native: tuple[Any, ...]) -> tuple[Any, ...]:
+        made: list[Any] = [None] * len(native)
+        for at, array in zip(fixed, arrays(tuple([native[at] for at in fixed])), strict=True):
+            made[at] = array
+        for at, rows in enumerate(native):
+            if "variable" in fields[at]:
+                is_text = fields[at]["variable"] == "text"
+                ragged = Ragged(rows, one, view if bfloat16[at] else None)
+                made[at] = rows.texts() if is_text else ragged
+        return tuple(made)
+
+    return convert
 
 
 def converter(output: str, dtypes: list[str], device: str | None = None) -> Convert:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy.typing
 
 from feedline import _native
-from feedline._batch import Batch, Convert, converter
+from feedline._batch import Batch, Convert, fields_converter
 from feedline._device import choose
 from feedline._errors import SpecError, StateError
 from feedline._plain import plain, with_paths
@@ -58,8 +58,12 @@ class Loader:
         environment by default.
     output: the library whose arrays a batch holds. None of them copies.
     layout: "CHW", "HWC", or "channels_last" (shape of the first, memory of the second).
-    decode: a dict with mode ("rgb" or "gray"), exif_orientation, max_pixels, allow_truncated, exact
-        (never decode a JPEG at a smaller size, even where a resize makes it less than half as large).
+    open_blocks: blocks that are shuffled together where data is read a block at a time (compressed
+        chunks, row groups, shards); "auto" is what half of the memory for blocks holds, "all" a full
+        shuffle, which may read each block many times.
+    decode: a dict with mode ("rgb", "gray", or "bytes" for the files as they are),
+        exif_orientation, max_pixels, allow_truncated, exact (never decode a JPEG at a smaller
+        size, even where a resize makes it less than half as large).
     replacement, weights, subset, num_samples: draw with replacement; in proportion to weights
         (one for each sample, or "balanced"); only from these samples (a slice or a list); so many.
     last_batch: "short", "drop", "pad" or "wrap".
@@ -102,6 +106,7 @@ class Loader:
         *,
         layout: Literal["CHW", "HWC", "channels_last"] = "CHW",
         decode: Mapping[str, Any] | None = None,
+        open_blocks: int | Literal["auto", "all"] = "auto",
         replacement: bool = False,
         weights: Literal["balanced"] | Sequence[float] | numpy.typing.NDArray[Any] | None = None,
         subset: slice | Sequence[int] | numpy.typing.NDArray[Any] | str | None = None,
@@ -134,6 +139,7 @@ class Loader:
                 "world_size": world_size,
                 "layout": layout,
                 "decode": decode,
+                "open_blocks": open_blocks,
                 "replacement": replacement,
                 "weights": weights,
                 "subset": subset,
@@ -220,7 +226,7 @@ class Loader:
         self._names = tuple(field["name"] for field in fields)
         self._output = output
         try:
-            self._convert = converter(output, [field["dtype"] for field in fields], chosen.name)
+            self._convert = fields_converter(output, fields, chosen.name)
         except BaseException:
             self._native.close()
             raise
@@ -331,7 +337,9 @@ class Loader:
         ]
         width = max((len(field["name"]) for field in about["fields"]), default=0)
         for field in about["fields"]:
-            known = "" if field["shape"] is None else f"  {field['dtype']} {[size, *field['shape']]}"
+            known = f"  {field['variable']}" if "variable" in field else ""
+            if field["shape"] is not None:
+                known = f"  {field['dtype']} {[size, *field['shape']]}"
             lines.append(f"  {field['name']:<{width}}{known}")
         closed = ", closed" if self._native.closed else ""
         place = f" on {self._device}" if self._device else ""

@@ -98,7 +98,7 @@ class Native:
         self.name: str = about["name"]
         self.identity = [about["fingerprint"], len(self._samples)]
         kinds = [field["kind"] for field in self._fields]
-        self._image = next((at for at, kind in enumerate(kinds) if kind != "array"), None)
+        self._image = next((at for at, kind in enumerate(kinds) if kind in ("encoded", "pixels")), None)
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -135,11 +135,14 @@ class Native:
         if field["kind"] == "pixels":
             pixels, shape = value
             return numpy.frombuffer(pixels, numpy.uint8).reshape(shape)
-        if field["kind"] == "encoded":
+        if field["kind"] in ("encoded", "bytes", "text"):
             return value
         dtype = numpy.dtype(field["dtype"])
+        if isinstance(value, tuple):
+            elements, shape = value
+            return numpy.frombuffer(elements, dtype).reshape(shape)
         if isinstance(value, bytes):
-            return numpy.frombuffer(value, dtype).reshape(field["shape"])
+            return numpy.frombuffer(value, dtype).reshape(field.get("shape", -1))
         return dtype.type(value)
 
 

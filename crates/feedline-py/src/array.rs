@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
 use crate::column::typestr;
+use crate::rows::Rows;
 
 /// Samples that were made together.
 #[pyclass(frozen, module = "feedline._native")]
@@ -30,8 +31,13 @@ impl Batch {
 impl Batch {
     /// All fields in order.
     fn arrays<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let arrays = (0..self.batch.fields().len())
-            .map(|field| Py::new(py, Array { batch: self.batch.clone(), field }));
+        let arrays = self.batch.fields().iter().enumerate().map(|(field, about)| {
+            let batch = self.batch.clone();
+            Ok(match about.variable {
+                None => Py::new(py, Array { batch, field })?.into_any(),
+                Some(_) => Py::new(py, Rows::new(batch, field))?.into_any(),
+            })
+        });
         PyTuple::new(py, arrays.collect::<PyResult<Vec<_>>>()?)
     }
 

@@ -13,6 +13,7 @@ mod loader;
 mod order;
 mod pixels;
 mod probe;
+mod rows;
 mod samples;
 
 use std::ffi::OsString;
@@ -32,6 +33,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<loader::Loader>()?;
     module.add_class::<array::Batch>()?;
     module.add_class::<array::Array>()?;
+    module.add_class::<rows::Rows>()?;
+    module.add_class::<rows::Row>()?;
     module.add_class::<chain::Chain>()?;
     module.add_class::<chain::Pending>()?;
     module.add_class::<order::Order>()?;

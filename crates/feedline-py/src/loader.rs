@@ -19,6 +19,7 @@ use crate::array::Batch;
 use crate::column::column;
 use crate::device::DeviceBatch;
 use crate::errors::{mismatch, raise, raise_plain, raise_spec};
+use crate::rows;
 
 /// Reads a description in TOML (or JSON) and returns it as JSON in its canonical form.
 #[pyfunction]
@@ -386,7 +387,13 @@ fn about(loader: &feedline::Loader) -> Value {
     let fields: Vec<Value> = loader
         .fields()
         .iter()
-        .map(|field| json!({"name": field.name, "dtype": field.dtype.name(), "shape": field.shape}))
+        .map(|field| match field.variable {
+            None => json!({"name": field.name, "dtype": field.dtype.name(), "shape": field.shape}),
+            Some(variable) => json!({
+                "name": field.name, "dtype": field.dtype.name(), "shape": null,
+                "variable": rows::kind(variable),
+            }),
+        })
         .collect();
     let (rank, world_size) = loader.rank();
     json!({

@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use feedline::engine::opening;
 use feedline::error::Stage;
-use feedline::sample::Room;
-use feedline::sample::{FieldKind, Location, Value};
+use feedline::sample::{FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::store::{Local, Store};
-use feedline::{Error, Fault, Spec, decode};
+use feedline::{Error, Fault, Spec};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyTuple};
+use pyo3::types::{PyByteArray, PyBytes, PyString, PyTuple};
 use serde_json::json;
 
 use crate::chain::{Chain, Input, Name, Pending};
@@ -85,6 +84,11 @@ impl Samples {
                 FieldKind::Array { dtype, shape } => json!({
                     "name": field.name, "kind": "array", "dtype": dtype.name(), "shape": shape,
                 }),
+                FieldKind::Ragged { dtype, .. } => {
+                    json!({"name": field.name, "kind": "ragged", "dtype": dtype.name()})
+                }
+                FieldKind::Bytes => json!({"name": field.name, "kind": "bytes"}),
+                FieldKind::Text => json!({"name": field.name, "kind": "text"}),
             })
             .collect();
         json!({
@@ -108,9 +112,22 @@ impl Samples {
     ) -> PyResult<Bound<'py, PyAny>> {
         let name = self.name(index, source)?;
         match self.value(py, &name, field)? {
-            Value::File(location) => {
-                let bytes = self.fetch(py, &name, &location)?;
-                Ok(PyBytes::new(py, &bytes).into_any())
+            value @ (Value::File(_) | Value::Made) => {
+                let Fresh { bytes, shape, .. } = self.fetch(py, &name, field, &value)?;
+                if self.source.fields()[field].kind == FieldKind::Text {
+                    return Ok(PyString::from_bytes(py, &bytes)?.into_any());
+                }
+                let bytes = PyBytes::new(py, &bytes).into_any();
+                match shape {
+                    None => Ok(bytes),
+                    Some(shape) => {
+                        let shape = PyTuple::new(py, shape)?.into_any();
+                        Ok(PyTuple::new(py, [bytes, shape])?.into_any())
+                    }
+                }
+            }
+            Value::Bytes(bytes) if self.source.fields()[field].kind == FieldKind::Text => {
+                Ok(PyString::from_bytes(py, bytes)?.into_any())
             }
             Value::Bytes(bytes) => Ok(PyBytes::new(py, bytes).into_any()),
             Value::Pixels { bytes, height, width, channels } => {
@@ -139,9 +156,11 @@ impl Samples {
     ) -> PyResult<Pending> {
         let mut name = self.name(index, source)?;
         let input = match self.value(py, &name, field)? {
-            Value::File(location) => {
-                name.path = Some(location.root.join(location.path));
-                Input::Read(self.fetch(py, &name, &location)?)
+            value @ (Value::File(_) | Value::Made) => {
+                if let Value::File(location) = value {
+                    name.path = Some(location.root.join(location.path));
+                }
+                Input::Read(self.fetch(py, &name, field, &value)?.bytes)
             }
             Value::Bytes(bytes) => Input::Read(bytes.to_vec()),
             Value::Pixels { height, width, channels, .. } => {
@@ -204,28 +223,47 @@ impl Samples {
         self.source.value(name.index, field).map_err(|fault| name.raise(py, Stage::Read, fault))
     }
 
-    fn fetch(&self, py: Python<'_>, name: &Name, location: &Location<'_>) -> PyResult<Vec<u8>> {
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        name: &Name,
+        field: usize,
+        value: &Value<'_>,
+    ) -> PyResult<Fresh> {
+        let is_image = self.source.fields()[field].kind == FieldKind::EncodedImage;
         py.detach(|| {
-            let mut room = Fresh::default();
-            Local.read(location, &mut room).map(|()| room.0)
+            let mut room = Fresh { is_image, ..Fresh::default() };
+            match value {
+                Value::File(location) => Local.read(location, &mut room),
+                _ => self.source.read(name.index, field, &mut room),
+            }
+            .map(|()| room)
         })
         .map_err(|fault| name.raise(py, Stage::Read, fault))
     }
 }
 
-/// Memory for one file.
+/// Memory for one field.
 #[derive(Default)]
-struct Fresh(Vec<u8>);
+struct Fresh {
+    bytes: Vec<u8>,
+    shape: Option<Vec<usize>>,
+    is_image: bool,
+}
 
 impl Room for Fresh {
     fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
         let too_large = || Fault::TooLarge(format!("has {bytes} bytes, more than memory has"));
         let length = usize::try_from(bytes).map_err(|_| too_large())?;
-        if length == 0 {
+        if length == 0 && self.is_image {
             return Err(Fault::corrupt("image", "the file is empty"));
         }
-        self.0.try_reserve_exact(length).map_err(|_| too_large())?;
-        self.0.resize(length, 0);
-        Ok(&mut self.0)
+        self.bytes.try_reserve_exact(length).map_err(|_| too_large())?;
+        self.bytes.resize(length, 0);
+        Ok(&mut self.bytes)
+    }
+
+    fn shape(&mut self, shape: &[usize]) {
+        self.shape = Some(shape.to_vec());
     }
 }

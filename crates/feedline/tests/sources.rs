@@ -6,10 +6,10 @@ mod support;
 use std::sync::Arc;
 
 use feedline::engine::opening;
-use feedline::sample::{FieldKind, Value};
+use feedline::sample::{FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{SourceKind, Spec};
-use feedline::{Error, Loader};
+use feedline::{Error, Fault, Loader};
 use support::{Folder, arrays, photos};
 
 const PHOTOS: u64 = 12;
@@ -55,11 +55,36 @@ fn all(folder: &Folder) -> Vec<(&'static str, Arc<dyn Source>)> {
     ]
 }
 
+/// What a source made.
+#[derive(Debug, Default)]
+struct Made {
+    bytes: Vec<u8>,
+    shape: Vec<usize>,
+}
+
+impl Room for Made {
+    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
+        self.bytes = vec![0; bytes as usize];
+        Ok(&mut self.bytes)
+    }
+
+    fn shape(&mut self, shape: &[usize]) {
+        self.shape = shape.to_vec();
+    }
+}
+
 /// A value as something that can be compared.
 fn show(source: &dyn Source, index: u64) -> Vec<String> {
     (0..source.fields().len())
         .map(|field| match source.value(index, field).unwrap() {
-            Value::File(location) => location.root.join(location.path).display().to_string(),
+            Value::File(location) => {
+                format!("{} {:?}", location.root.join(location.path).display(), location.range)
+            }
+            Value::Made => {
+                let mut room = Made::default();
+                source.read(index, field, &mut room).unwrap();
+                format!("{room:?}")
+            }
             Value::Bytes(bytes) => format!("{bytes:?}"),
             Value::Pixels { bytes, height, width, channels } => {
                 format!("{height} x {width} x {channels}: {bytes:?}")

@@ -257,11 +257,9 @@ fn blocks_are_shuffled_a_few_at_a_time_and_resumed_exactly() {
     let all = builder(4_000_000).open_blocks(OpenBlocks::All);
     assert_eq!(plain, numbers(&mut all.build().unwrap()));
     let mut loader = builder(4_000_000).build().unwrap();
-    let mut epoch = loader.epoch();
-    for _ in 0..7 {
-        epoch.next().unwrap().unwrap();
+    for batch in loader.epoch().take(7) {
+        batch.unwrap();
     }
-    drop(epoch);
     let state = loader.state();
     let mut again = builder(4_000_000).num_workers(3).build().unwrap();
     again.resume(&state).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::loader::{Loader, Stats};
 use crate::deliver::device::{Device, DeviceBatch, Figures, Prefetcher};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SpecError};
 use crate::order::State;
 
 /// How often a waiting program is asked whether it still wants to.
@@ -44,6 +44,14 @@ impl DeviceLoader {
         ahead: usize,
         pin: bool,
     ) -> Result<DeviceLoader> {
+        if let Some(field) = loader.fields().iter().find(|field| field.variable.is_some()) {
+            return Err(SpecError::new(
+                "device",
+                format!("cannot hold {:?}, whose rows have no length in common", field.name),
+            )
+            .allowed("none, or other fields of the source")
+            .into());
+        }
         let prefetcher = Prefetcher::new(device.clone(), loader.layout(), ahead)?;
         if pin {
             loader.pin_for_prefetch(device);
