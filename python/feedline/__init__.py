@@ -42,6 +42,7 @@ from feedline._errors import (
 from feedline._loader import Epoch, Loader
 from feedline._native import __version__
 from feedline._ragged import Ragged
+from feedline._writer import Writer
 from feedline.workers.failure import WorkerError
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "StateError",
     "TooManyFailuresError",
     "WorkerError",
+    "Writer",
     "__version__",
     "decode_image",
     "transforms",

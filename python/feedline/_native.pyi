@@ -219,6 +219,29 @@ class Samples:
     def labels(self) -> list[int] | None: ...
 
 @final
+class Writer:
+    def __new__(
+        cls,
+        path: str | os.PathLike[str],
+        fields: str | None = None,
+        format: str | None = None,
+        shard_size: int | None = None,
+        shard_samples: int | None = None,
+        compression: str | None = None,
+        level: int | None = None,
+        block_samples: int | None = None,
+    ) -> Writer: ...
+    def write(
+        self,
+        parts: Sequence[tuple[str, str, Any, str | None, Sequence[int]]],
+        key: str | None = None,
+    ) -> None: ...
+    @property
+    def samples(self) -> int: ...
+    def finish(self) -> list[str]: ...
+    def abort(self) -> None: ...
+
+@final
 class Copier:
     def __new__(cls) -> Copier: ...
     def copy(self, to: int, source: int, bytes: int) -> int: ...

@@ -15,6 +15,7 @@ mod pixels;
 mod probe;
 mod rows;
 mod samples;
+mod writer;
 
 use std::ffi::OsString;
 
@@ -39,6 +40,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<chain::Pending>()?;
     module.add_class::<order::Order>()?;
     module.add_class::<samples::Samples>()?;
+    module.add_class::<writer::Writer>()?;
     module.add_class::<device::DeviceBatch>()?;
     module.add_class::<device::DeviceArray>()?;
     module.add_class::<device::Pin>()?;

@@ -280,6 +280,13 @@ impl PackCommand {
             output.flush()?;
         }
         if !self.dry_run {
+            if let Some((open, blocks)) = pack.mixed_blocks()? {
+                output.note(&format!(
+                    "SRC is read in {} blocks, of which memory holds {}: samples are shuffled among so many blocks at a time (--memory raises it)",
+                    show_count(blocks),
+                    show_count(open),
+                ));
+            }
             let signals = Signals::watch();
             let progress = output.progress(pack.samples(), "samples");
             let start = Instant::now();

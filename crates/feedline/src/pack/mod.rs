@@ -63,6 +63,17 @@ pub fn extension(format: SourceFormat) -> &'static str {
     }
 }
 
+/// The same with what says how a file is compressed as a whole.
+#[must_use]
+pub fn ending(format: SourceFormat, compression: Option<&str>) -> String {
+    let outer = match (format, compression) {
+        (SourceFormat::Tar, Some("gzip" | "gz")) => ".gz",
+        (SourceFormat::Tar, Some("zstd" | "zst")) => ".zst",
+        _ => "",
+    };
+    format!(".{}{outer}", extension(format))
+}
+
 /// True when a set is one file or folder by nature, rather than shards.
 #[must_use]
 pub fn is_one_file(format: SourceFormat) -> bool {

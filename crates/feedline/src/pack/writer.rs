@@ -107,16 +107,18 @@ fn pattern(name: &str) -> Option<Names> {
     numbered(before, digits, after)
 }
 
-/// The format that a name ends in.
-fn format_of(name: &str) -> Option<SourceFormat> {
+/// The format that a name ends in, and the compression of a whole file.
+fn format_of(name: &str) -> Option<(SourceFormat, Option<&'static str>)> {
     let name = name.to_ascii_lowercase();
     let ends = |ending: &str| name.strip_suffix(ending).is_some_and(|rest| rest.ends_with('.'));
-    match () {
-        () if ends("hdf5") => Some(SourceFormat::Hdf5),
-        () if ends("tfrecords") => Some(SourceFormat::Tfrecord),
-        () if ends("feather") => Some(SourceFormat::Arrow),
-        () => WRITABLE.into_iter().find(|format| ends(extension(*format))),
-    }
+    Some(match () {
+        () if ends("hdf5") => (SourceFormat::Hdf5, None),
+        () if ends("tfrecords") => (SourceFormat::Tfrecord, None),
+        () if ends("feather") => (SourceFormat::Arrow, None),
+        () if ends("tar.gz") || ends("tgz") => (SourceFormat::Tar, Some("gzip")),
+        () if ends("tar.zst") => (SourceFormat::Tar, Some("zstd")),
+        () => (WRITABLE.into_iter().find(|format| ends(extension(*format)))?, None),
+    })
 }
 
 impl Writer {
@@ -130,7 +132,15 @@ impl Writer {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             return Err(refused(path, "is no name for a file"));
         };
-        let Some(format) = options.format.or_else(|| format_of(name)) else {
+        let (named, compression) = match format_of(name) {
+            Some((format, compression)) => (Some(format), compression),
+            None => (None, None),
+        };
+        let mut write = options.write;
+        if write.compression.is_none() && options.format.is_none_or(|told| named == Some(told)) {
+            write.compression = compression.map(str::to_owned);
+        }
+        let Some(format) = options.format.or(named) else {
             let endings = WRITABLE.map(|format| format!(".{}", extension(format))).join(", ");
             return Err(refused(
                 path,
@@ -141,9 +151,10 @@ impl Writer {
             (Some(names), limit) => (names, limit.unwrap_or_default()),
             (None, None) => (Names::One(name.to_owned()), Limit::NONE),
             (None, Some(limit)) => {
-                let (stem, ending) = name.rsplit_once('.').unwrap_or((name, ""));
-                let dot = if ending.is_empty() { "" } else { "." };
-                (Names::Numbered(format!("{stem}-"), 6, format!("{dot}{ending}")), limit)
+                // All that follows the first dot: out-000000.tar.gz.
+                let at = name.bytes().skip(1).position(|byte| byte == b'.');
+                let (stem, ending) = name.split_at(at.map_or(name.len(), |at| at + 1));
+                (Names::Numbered(format!("{stem}-"), 6, ending.to_owned()), limit)
             }
         };
         if is_one_file(format) && names != Names::One(name.to_owned()) {
@@ -170,7 +181,7 @@ impl Writer {
             format,
             names,
             limit,
-            options: options.write,
+            options: write,
             fields,
             shards: None,
             files: Vec::new(),
@@ -346,8 +357,9 @@ mod tests {
             ("a.hdf5", SourceFormat::Hdf5),
             ("a-{000..}.parquet", SourceFormat::Parquet),
         ] {
-            assert_eq!(format_of(name), Some(format), "{name}");
+            assert_eq!(format_of(name), Some((format, None)), "{name}");
         }
+        assert_eq!(format_of("a.tar.gz"), Some((SourceFormat::Tar, Some("gzip"))));
         assert_eq!(format_of("tar"), None);
     }
 

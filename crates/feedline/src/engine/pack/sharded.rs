@@ -12,7 +12,7 @@ use crate::image::PixelType;
 use crate::pack::destination::Destination;
 use crate::pack::record::{Given, Record};
 use crate::pack::shards::{Names, Plan};
-use crate::pack::{extension, is_one_file};
+use crate::pack::{ending, is_one_file};
 use crate::sample::{DType, Field, FieldKind};
 use crate::spec::SourceFormat;
 
@@ -50,8 +50,9 @@ impl Pack {
         destination: &Destination,
         work: &mut Work<'_>,
     ) -> Result<(Vec<Shard>, Vec<Entry>, Packed)> {
-        let ending = format!(".{}", extension(format));
-        let name = name.strip_suffix(&ending).unwrap_or(name);
+        let plain = ending(format, None);
+        let name = name.strip_suffix(&plain).unwrap_or(name);
+        let ending = ending(format, self.options.write.compression.as_deref());
         let plan = Plan {
             folder: destination.folder().to_owned(),
             format,
