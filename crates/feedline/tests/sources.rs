@@ -225,7 +225,6 @@ fn what_is_wrong_with_a_source_is_said() {
     std::fs::create_dir_all(folder.path().join("empty/class")).unwrap();
     std::os::unix::fs::symlink(folder.path(), folder.path().join("class0/loop")).unwrap();
     let write = |name: &str, text: &str| folder.write(name, text.as_bytes());
-    write("no-path.csv", "name,label\nx,1\n");
     write("no-rows.csv", "path,label\n");
     write("ragged.csv", "path,label\na.jpg,1\nb.jpg\n");
     write("hole.csv", "path,label\na.jpg,1\n,2\n");
@@ -248,7 +247,6 @@ fn what_is_wrong_with_a_source_is_said() {
         ("nowhere", "No such file"),
         ("empty", "no images"),
         ("", "is a link to a folder that contains it"),
-        ("no-path.csv", "name it with path_column"),
         ("no-rows.csv", "lists no samples"),
         ("ragged.csv", "line 3"),
         ("hole.csv", "line 3"),

@@ -5,13 +5,13 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::Source;
 use super::names::Names;
+use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, Value};
 use crate::spec::read::nearest;
@@ -46,6 +46,42 @@ pub(super) fn format_of(path: &Path) -> Option<Format> {
     }
 }
 
+/// True unless the table's first row shows that it lists no images: it has no column of paths, or
+/// files of another kind are in it. What is wrong with a manifest is told by opening it.
+pub(super) fn looks_like_one(file: &Path, extensions: &[&str]) -> bool {
+    let Some(format) = format_of(file) else { return false };
+    let Ok(reader) = catalog::open(file) else { return true };
+    // A row that is longer is refused later.
+    let reader = BufReader::new(reader.take(LONGEST_ROW));
+    let row: Vec<(String, String)> = match format {
+        Format::Separated(delimiter) => {
+            let mut rows = csv::ReaderBuilder::new();
+            let mut rows = rows.delimiter(delimiter).flexible(true).from_reader(reader);
+            let Ok(names) = rows.byte_headers().cloned() else { return true };
+            let first = rows.byte_records().next().and_then(Result::ok).unwrap_or_default();
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let named = |(at, name)| (text(name), text(first.get(at).unwrap_or_default()));
+            names.iter().enumerate().map(named).collect()
+        }
+        Format::JsonLines => {
+            let first = reader.lines().map_while(Result::ok).find(|line| !line.trim().is_empty());
+            let object: Option<serde_json::Map<String, serde_json::Value>> =
+                first.and_then(|line| serde_json::from_str(&line).ok());
+            let Some(object) = object else { return true };
+            object.into_iter().map(|(n, v)| (n, v.as_str().unwrap_or_default().into())).collect()
+        }
+    };
+    let plain = |name: &str| name.trim_start_matches('\u{feff}').trim().to_owned();
+    let path = PATH_NAMES.iter().find_map(|name| row.iter().find(|(own, _)| plain(own) == *name));
+    let Some((_, path)) = path else { return false };
+    let path = Path::new(path);
+    super::walk::is_image(path, extensions) || path.extension().is_none()
+}
+
+pub(super) fn is_json(path: &Path) -> bool {
+    format_of(path) == Some(Format::JsonLines)
+}
+
 enum Labels {
     Whole(Vec<i64>),
     Number(Vec<f32>),
@@ -64,7 +100,7 @@ pub struct Manifest {
 impl Manifest {
     /// Reads the whole table.
     pub fn open(file: &Path, columns: &Columns, root: Option<&Path>) -> Result<Manifest> {
-        let reader = File::open(file).map_err(|source| Error::Io {
+        let reader = catalog::open(file).map_err(|source| Error::Io {
             what: "cannot open",
             path: file.to_owned(),
             source,

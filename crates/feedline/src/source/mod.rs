@@ -4,6 +4,7 @@
 
 mod arrays;
 mod blocks;
+mod detect;
 mod encoding;
 mod fields;
 mod folder;
@@ -29,6 +30,8 @@ pub use raw::Raw;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use detect::Found;
 
 use crate::catalog::{self, Catalog};
 use crate::error::{Error, Fault, Result};
@@ -122,41 +125,46 @@ fn table_columns(packed: &Catalog) -> Columns {
 }
 
 fn open_path(path: &Path, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
-    let image_extensions = with.image_extensions;
-    let metadata = std::fs::metadata(path).map_err(|source| Error::Io {
-        what: "cannot open",
-        path: path.to_owned(),
-        source,
-    })?;
-    if metadata.is_dir() {
-        if let Some(packed) = Catalog::read(path)? {
-            match packed.kind {
-                catalog::Kind::Raw => return Ok(Arc::new(Raw::open(path, &packed)?)),
-                catalog::Kind::Format(format) => {
-                    let files = packed::files(path, &packed);
-                    let inner = open_format(format, &files, &[], with)?;
-                    return Ok(Arc::new(packed::Packed::new(path, &packed, inner)?));
-                }
-                catalog::Kind::Images if packed.table => {
-                    let table = path.join(catalog::TABLE);
-                    return Ok(Arc::new(Manifest::open(&table, &table_columns(&packed), None)?));
-                }
-                catalog::Kind::Images => {}
+    if let Some(packed) = Catalog::read(path)? {
+        match packed.kind {
+            catalog::Kind::Raw => return Ok(Arc::new(Raw::open(path, &packed)?)),
+            catalog::Kind::Format(format) => {
+                let files = packed::files(path, &packed);
+                let inner = open_format(format, &files, &[], with)?;
+                return Ok(Arc::new(packed::Packed::new(path, &packed, inner)?));
             }
+            catalog::Kind::Images if packed.table => {
+                let table = path.join(catalog::TABLE);
+                return Ok(Arc::new(Manifest::open(&table, &table_columns(&packed), None)?));
+            }
+            catalog::Kind::Images => {}
         }
-        // Images directly in the folder make it a flat one, as nobody keeps them beside classes.
-        return Ok(if walk::has_subfolders(path)? && !walk::has_images(path, image_extensions)? {
-            Arc::new(Folder::with_classes(path, image_extensions)?)
-        } else {
-            Arc::new(Folder::flat(path, image_extensions)?)
+    }
+    open_found(path, &[], with)
+}
+
+/// Opens whatever is at a path that is no packed set.
+fn open_found(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Arc<dyn Source>> {
+    let extensions = with.image_extensions;
+    let found = detect::detect(path, with)?;
+    if !fields.is_empty() && matches!(found, Found::Classes | Found::Flat) {
+        return Err(Error::Source {
+            what: path.display().to_string(),
+            problem: "is a folder of images, of which no fields can be chosen".to_owned(),
         });
     }
-    if manifest::format_of(path).is_some() {
-        return Ok(Arc::new(Manifest::open(path, &Columns::default(), None)?));
-    }
-    Err(Error::Source {
-        what: path.display().to_string(),
-        problem: "is not a data set that feedline knows: expected a folder of images, a packed set, or a .csv, .tsv or .jsonl manifest".to_owned(),
+    Ok(match found {
+        Found::Classes => Arc::new(Folder::with_classes(path, extensions)?),
+        Found::Flat => Arc::new(Folder::flat(path, extensions)?),
+        Found::Manifest if fields.is_empty() => {
+            Arc::new(Manifest::open(path, &Columns::default(), None)?)
+        }
+        // Who chooses columns wants the table itself.
+        Found::Manifest if manifest::is_json(path) => {
+            open_format(SourceFormat::Jsonl, path, fields, with)?
+        }
+        Found::Manifest => open_format(SourceFormat::Csv, path, fields, with)?,
+        Found::Format(format) => open_format(format, path, fields, with)?,
     })
 }
 
@@ -168,6 +176,8 @@ fn open_format(
     with: &Opening<'_>,
 ) -> Result<Arc<dyn Source>> {
     Ok(match format {
+        SourceFormat::Auto if fields.is_empty() => open_path(path, with)?,
+        SourceFormat::Auto => open_found(path, fields, with)?,
         SourceFormat::Tar => Arc::new(tar::open(path, fields, with)?),
         _ => {
             return Err(Error::Source {

@@ -63,7 +63,7 @@ fn too_many(pattern: &Path) -> Error {
 }
 
 /// What is in a folder, sorted by name; files of our own and hidden ones are left out.
-fn list(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::Io { what: "cannot list", path: folder.to_owned(), source };
     // "." for a pattern without a folder; it is no part of the names.
     let at = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

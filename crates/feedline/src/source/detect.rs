@@ -1,0 +1,303 @@
+//! What is at a path: told by names first, then by the first bytes.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Opening, manifest, shards, walk};
+use crate::catalog;
+use crate::error::{Error, Result};
+use crate::spec::SourceFormat;
+
+/// What was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A folder whose subfolders are classes of images.
+    Classes,
+    /// A folder of images.
+    Flat,
+    /// A table of paths of images.
+    Manifest,
+    /// Something in a format of its own.
+    Format(SourceFormat),
+}
+
+/// Names that say what is inside. Longer endings come before those that they end in.
+const ENDINGS: [(&str, SourceFormat); 38] = [
+    (".tar", SourceFormat::Tar),
+    (".tar.gz", SourceFormat::Tar),
+    (".tgz", SourceFormat::Tar),
+    (".tar.zst", SourceFormat::Tar),
+    (".tar.zstd", SourceFormat::Tar),
+    (".tfrecord", SourceFormat::Tfrecord),
+    (".tfrecords", SourceFormat::Tfrecord),
+    (".tfrec", SourceFormat::Tfrecord),
+    (".tfrecord.gz", SourceFormat::Tfrecord),
+    (".tfrecords.gz", SourceFormat::Tfrecord),
+    (".mdb", SourceFormat::Lmdb),
+    (".lmdb", SourceFormat::Lmdb),
+    (".h5", SourceFormat::Hdf5),
+    (".hdf5", SourceFormat::Hdf5),
+    (".hdf", SourceFormat::Hdf5),
+    (".he5", SourceFormat::Hdf5),
+    (".npy", SourceFormat::Npy),
+    (".npz", SourceFormat::Npy),
+    (".parquet", SourceFormat::Parquet),
+    (".pq", SourceFormat::Parquet),
+    (".arrow", SourceFormat::Arrow),
+    (".arrows", SourceFormat::Arrow),
+    (".feather", SourceFormat::Arrow),
+    (".ipc", SourceFormat::Arrow),
+    (".csv", SourceFormat::Csv),
+    (".tsv", SourceFormat::Csv),
+    (".tab", SourceFormat::Csv),
+    (".csv.gz", SourceFormat::Csv),
+    (".tsv.gz", SourceFormat::Csv),
+    (".csv.zst", SourceFormat::Csv),
+    (".jsonl", SourceFormat::Jsonl),
+    (".ndjson", SourceFormat::Jsonl),
+    (".jsonl.gz", SourceFormat::Jsonl),
+    (".jsonl.zst", SourceFormat::Jsonl),
+    (".zarr", SourceFormat::Zarr),
+    (".mds", SourceFormat::Mds),
+    (".mds.zstd", SourceFormat::Mds),
+    (".zip", SourceFormat::Zip),
+];
+
+/// An index of MosaicML or LitData: larger ones list millions of files.
+const LARGEST_JSON: u64 = 256 << 20;
+
+fn by_name(path: &Path) -> Option<SourceFormat> {
+    let name = path.file_name()?.as_bytes().to_ascii_lowercase();
+    let found = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending.as_bytes()));
+    found.map(|(_, format)| *format)
+}
+
+/// What the first bytes of a file say.
+fn by_magic(start: &[u8]) -> Option<SourceFormat> {
+    let at =
+        |offset: usize, magic: &[u8]| start.get(offset..).is_some_and(|b| b.starts_with(magic));
+    let magics: [(usize, &[u8], SourceFormat); 8] = [
+        (0, b"\x93NUMPY", SourceFormat::Npy),
+        (0, b"\x89HDF\r\n\x1a\n", SourceFormat::Hdf5),
+        (0, b"PAR1", SourceFormat::Parquet),
+        (0, b"ARROW1", SourceFormat::Arrow),
+        (0, b"PK\x03\x04", SourceFormat::Zip),
+        (0, b"PK\x05\x06", SourceFormat::Zip),
+        (257, b"ustar", SourceFormat::Tar),
+        (16, &0xBEEF_C0DEu32.to_le_bytes(), SourceFormat::Lmdb),
+    ];
+    let known = magics.iter().find(|(offset, magic, _)| at(*offset, magic));
+    known
+        .map(|(_, _, format)| *format)
+        .or_else(|| is_record(start).then_some(SourceFormat::Tfrecord))
+}
+
+/// A record of TensorFlow begins with its length and the length's checksum.
+fn is_record(start: &[u8]) -> bool {
+    let (Some(length), Some(told)) = (start.get(..8), start.get(8..12)) else { return false };
+    let crc = crc32c::crc32c(length);
+    let masked = crc.rotate_right(15).wrapping_add(0xa282_ead8);
+    told == masked.to_le_bytes()
+}
+
+fn unknown(path: &Path) -> Error {
+    Error::Source {
+        what: path.display().to_string(),
+        problem: "is not a data set that feedline knows: expected a folder of images, a packed \
+                  set, a manifest, or one of the formats tar, tfrecord, lmdb, hdf5, npy, parquet, \
+                  arrow, csv, jsonl, zarr, mds, litdata, zip; name the format with kind if the \
+                  file's name does not"
+            .to_owned(),
+    }
+}
+
+/// Finds out what is at a path, or what a pattern stands for.
+pub(super) fn detect(path: &Path, with: &Opening<'_>) -> Result<Found> {
+    if shards::is_pattern(path) {
+        let files = shards::expand(path, &[])?;
+        let first = files.first().ok_or_else(|| unknown(path))?;
+        return match detect_one(first, with)? {
+            // Several files of paths are a table in several files.
+            Found::Manifest => by_name(first).map(Found::Format).ok_or_else(|| unknown(path)),
+            Found::Classes | Found::Flat => Err(Error::Source {
+                what: path.display().to_string(),
+                problem: "stands for folders or images: name one folder, or a manifest".to_owned(),
+            }),
+            found => Ok(found),
+        };
+    }
+    detect_one(path, with)
+}
+
+fn detect_one(path: &Path, with: &Opening<'_>) -> Result<Found> {
+    let failed = |source| Error::Io { what: "cannot open", path: path.to_owned(), source };
+    if std::fs::metadata(path).map_err(failed)?.is_dir() {
+        return detect_folder(path, with);
+    }
+    let file = catalog::open(path).map_err(failed)?;
+    if let Some(format) = by_name(path) {
+        let table = matches!(format, SourceFormat::Csv | SourceFormat::Jsonl);
+        if table && manifest::looks_like_one(path, with.image_extensions) {
+            return Ok(Found::Manifest);
+        }
+        return Ok(Found::Format(format));
+    }
+    let mut start = Vec::new();
+    file.take(512).read_to_end(&mut start).map_err(failed)?;
+    by_magic(&start).map(Found::Format).ok_or_else(|| unknown(path))
+}
+
+fn detect_folder(path: &Path, with: &Opening<'_>) -> Result<Found> {
+    let there = |name: &str| std::fs::symlink_metadata(path.join(name)).is_ok();
+    if there("data.mdb") {
+        return Ok(Found::Format(SourceFormat::Lmdb));
+    }
+    if [".zarray", ".zgroup", "zarr.json", ".zmetadata"].iter().any(|name| there(name)) {
+        return Ok(Found::Format(SourceFormat::Zarr));
+    }
+    if let Some(format) = by_index(&path.join("index.json")) {
+        return Ok(Found::Format(format));
+    }
+    let has_subfolders = walk::has_subfolders(path)?;
+    // Images directly in the folder make it a flat one, as nobody keeps them beside classes.
+    if walk::has_images(path, with.image_extensions)? {
+        return Ok(Found::Flat);
+    }
+    let files = shards::list(path)?;
+    if let Some(format) = of_files(path, &files, has_subfolders)? {
+        return Ok(Found::Format(format));
+    }
+    Ok(if has_subfolders { Found::Classes } else { Found::Flat })
+}
+
+/// The one format that files of a folder have. Beside subfolders, only what nobody keeps beside
+/// classes of images counts: a table or an array there describes them.
+fn of_files(
+    folder: &Path,
+    files: &[PathBuf],
+    has_subfolders: bool,
+) -> Result<Option<SourceFormat>> {
+    use SourceFormat::{Arrow, Mds, Parquet, Tar, Tfrecord};
+    let mut found: Vec<SourceFormat> = Vec::new();
+    for file in files {
+        let Some(format) = by_name(file) else { continue };
+        let counts = !has_subfolders || matches!(format, Tar | Tfrecord | Parquet | Arrow | Mds);
+        if counts && !found.contains(&format) && file.is_file() {
+            found.push(format);
+        }
+    }
+    match found[..] {
+        [] => Ok(None),
+        [format] => Ok(Some(format)),
+        _ => Err(Error::Source {
+            what: folder.display().to_string(),
+            problem: format!(
+                "has files of several formats ({}): name the one that is meant, as {}",
+                found.iter().map(|format| format.name()).collect::<Vec<_>>().join(", "),
+                folder.join(format!("*.{}", found[0].name())).display()
+            ),
+        }),
+    }
+}
+
+/// The formats that keep a list of their shards in `index.json`.
+fn by_index(path: &Path) -> Option<SourceFormat> {
+    let file: File = catalog::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    if length > LARGEST_JSON {
+        return None;
+    }
+    let value: Value = serde_json::from_reader(std::io::BufReader::new(file)).ok()?;
+    match (value.get("shards"), value.get("chunks")) {
+        (Some(Value::Array(_)), _) => Some(SourceFormat::Mds),
+        (_, Some(Value::Array(_))) => Some(SourceFormat::Litdata),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WITH: Opening<'static> =
+        Opening { image_extensions: &["jpg"], block_memory: 0, is_image: |_| false };
+
+    #[test]
+    fn what_is_there_is_found() {
+        let top = std::env::temp_dir().join(format!("feedline-detect-{}", std::process::id()));
+        let write = |name: &str, bytes: &[u8]| {
+            let path = top.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        };
+        let mut record = 5u64.to_le_bytes().to_vec();
+        let crc = crc32c::crc32c(&record);
+        record.extend(crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes());
+        for (name, bytes) in [
+            ("f/a.bin", &b"\x93NUMPY..."[..]),
+            ("f/b.bin", b"PAR1"),
+            ("f/c-00000-of-00001", &record),
+            ("f/d.TAR.GZ", b""),
+            ("f/e.csv", b"path,label\nx.jpg,1\n"),
+            ("f/f.csv", b"a,b\n1,2\n"),
+            ("f/g.jsonl", b"{\"file\": \"x.jpg\"}\n"),
+            ("f/h.jsonl", b"{\"text\": \"x\"}\n"),
+            ("f/i.csv", b"path,words\nx.wav,1\n"),
+            ("f/unknown", b"?"),
+            ("lmdb/data.mdb", b""),
+            ("zarr/zarr.json", b"{}"),
+            ("mds/index.json", b"{\"shards\": [], \"version\": 2}"),
+            ("lit/index.json", b"{\"chunks\": [], \"config\": {}}"),
+            ("tars/a-0.tar", b""),
+            ("tars/a-1.tar", b""),
+            ("tars/sub/x.txt", b""),
+            ("mixed/a.tar", b""),
+            ("mixed/a.parquet", b""),
+            ("classes/cat/1.jpg", b""),
+            ("classes/labels.csv", b"a,b\n"),
+            ("flat/1.jpg", b""),
+            ("flat/x.tar", b""),
+        ] {
+            write(name, bytes);
+        }
+        let found = |name: &str| detect(&top.join(name), &WITH);
+        for (name, expected) in [
+            ("f/a.bin", Found::Format(SourceFormat::Npy)),
+            ("f/b.bin", Found::Format(SourceFormat::Parquet)),
+            ("f/c-00000-of-00001", Found::Format(SourceFormat::Tfrecord)),
+            ("f/d.TAR.GZ", Found::Format(SourceFormat::Tar)),
+            ("f/e.csv", Found::Manifest),
+            ("f/f.csv", Found::Format(SourceFormat::Csv)),
+            ("f/g.jsonl", Found::Manifest),
+            ("f/h.jsonl", Found::Format(SourceFormat::Jsonl)),
+            ("f/i.csv", Found::Format(SourceFormat::Csv)),
+            ("f/[ef].csv", Found::Format(SourceFormat::Csv)),
+            ("lmdb", Found::Format(SourceFormat::Lmdb)),
+            ("zarr", Found::Format(SourceFormat::Zarr)),
+            ("mds", Found::Format(SourceFormat::Mds)),
+            ("lit", Found::Format(SourceFormat::Litdata)),
+            ("tars", Found::Format(SourceFormat::Tar)),
+            ("tars/a-{0..1}.tar", Found::Format(SourceFormat::Tar)),
+            ("tars/*.tar", Found::Format(SourceFormat::Tar)),
+            ("classes", Found::Classes),
+            ("flat", Found::Flat),
+        ] {
+            assert_eq!(found(name).unwrap(), expected, "{name}");
+        }
+        for (name, message) in [
+            ("f/unknown", "is not a data set that feedline knows"),
+            ("mixed", "several formats (parquet, tar)"),
+            ("nowhere", "No such file"),
+            ("x*.tar", "matches no file"),
+            ("clas*", "stands for folders"),
+        ] {
+            let error = found(name).unwrap_err().to_string();
+            assert!(error.contains(message), "{name}: {error}");
+        }
+        std::fs::remove_dir_all(&top).unwrap();
+    }
+}
