@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import feedline
 import numpy
 import pytest
-
-import feedline
 
 
 @pytest.fixture
