@@ -20,7 +20,7 @@ TOOLS = PATH="$(BUILD_BIN):$$PATH" PYO3_CONFIG_FILE="$(CURDIR)/crates/feedline-p
 SITE := $(CURDIR)/build/site
 INSTALLED = PYTHONPATH="$(SITE)" PATH="$(SITE)/bin:$$PATH"
 
-.PHONY: help demo test lint test-rust test-python wheel bench bench-python clean \
+.PHONY: help demo test lint test-rust test-python wheel bench bench-formats bench-python clean \
 	prepare prepare-test lint-rust lint-python install
 
 help: ## List the targets
@@ -52,6 +52,7 @@ wheel: prepare ## Build the wheel into build/wheel
 
 # Part of it: make bench BENCH_WORKS=train,eval BENCH_ROUNDS=3. Works: benchmarks/works.py, and start.
 BENCH_WORKS ?=
+BENCH_FORMATS ?=
 BENCH_ROUNDS ?= 5
 
 bench: install prepare-test ## All loaders on the same work: installs rivals (20 GB), takes three quarters of an hour
@@ -65,6 +66,10 @@ bench: install prepare-test ## All loaders on the same work: installs rivals (20
 
 # Part of it: make bench-python BENCH_PYTHON=sleeping,photos BENCH_ROUNDS=3.
 BENCH_PYTHON ?=
+
+bench-formats: install prepare-test ## Every format beside the image folder and its usual reader: twenty minutes
+	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/formats.py --works "$(BENCH_FORMATS)" \
+		--rounds $(BENCH_ROUNDS)
 
 bench-python: install prepare-test ## Data sets of Python code beside torch's DataLoader: ten minutes
 	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/python_code.py --works "$(BENCH_PYTHON)" \

@@ -14,13 +14,14 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from report import Result, rate, ratio, rivals, speed
 from works import LIMITS, LOADERS, OURS, WORKS
 
 OWN, OTHER, BOUND = "#c2410c", "#94a3b8", "#e2e8f0"
 
 
-def draw(axes: plt.Axes, name: str, result: Result) -> None:
+def draw(axes: Axes, name: str, result: Result) -> None:
     """One work as bars, the fastest on top; a line over each bar spans its slowest and fastest epoch."""
     shown = [one for one in OURS if one != "feedline_one" and speed(result, one)]
     shown += rivals(result)
