@@ -20,7 +20,7 @@ TOOLS = PATH="$(BUILD_BIN):$$PATH" PYO3_CONFIG_FILE="$(CURDIR)/crates/feedline-p
 SITE := $(CURDIR)/build/site
 INSTALLED = PYTHONPATH="$(SITE)" PATH="$(SITE)/bin:$$PATH"
 
-.PHONY: help demo test lint test-rust test-python wheel bench bench-formats bench-python clean \
+.PHONY: help demo test lint test-rust test-python wheel bench bench-formats bench-python fuzz clean \
 	prepare prepare-test lint-rust lint-python install
 
 help: ## List the targets
@@ -66,6 +66,12 @@ bench: install prepare-test ## All loaders on the same work: installs rivals (20
 
 # Part of it: make bench-python BENCH_PYTHON=sleeping,photos BENCH_ROUNDS=3.
 BENCH_PYTHON ?=
+
+FUZZ_SECONDS ?= 60
+
+fuzz: prepare ## Fuzz every format's reader, a minute each; installs cargo-fuzz
+	@cargo fuzz --version > /dev/null 2>&1 || cargo install cargo-fuzz
+	$(TOOLS) fuzz/run.sh $(FUZZ_SECONDS)
 
 bench-formats: install prepare-test ## Every format beside the image folder and its usual reader: twenty minutes
 	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/formats.py --works "$(BENCH_FORMATS)" \
