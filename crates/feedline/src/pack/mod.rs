@@ -8,11 +8,14 @@ mod datum;
 pub mod destination;
 pub mod files;
 pub mod jpeg;
+mod members;
+pub mod npy;
 pub mod raw;
 pub mod record;
 pub mod recut;
 pub mod sample_photos;
 pub mod shards;
+pub mod tar;
 mod writer;
 
 pub use datum::Datum;
@@ -47,10 +50,14 @@ pub fn create(
     fields: &[Field],
     options: &WriteOptions,
 ) -> Result<Box<dyn RecordWriter>> {
-    let _ = (fields, options);
-    Err(Error::Source {
-        what: path.display().to_string(),
-        problem: format!("cannot be written as {}", format.name()),
+    Ok(match format {
+        SourceFormat::Tar => Box::new(tar::TarWriter::create(path, fields, options)?),
+        _ => {
+            return Err(Error::Source {
+                what: path.display().to_string(),
+                problem: format!("cannot be written as {}", format.name()),
+            });
+        }
     })
 }
 

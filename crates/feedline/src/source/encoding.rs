@@ -34,7 +34,6 @@ pub(super) const LARGEST_MEMBER: u64 = (1 << 31) - 1;
 
 /// A member's length once it is unpacked, its checksum, and whether it is compressed at all, in one
 /// number. `None` if it is too large.
-#[allow(dead_code)] // for formats that come
 pub(super) fn packed(unpacked: u64, crc: u32, deflated: bool) -> Option<u64> {
     let length = (unpacked <= LARGEST_MEMBER).then_some(unpacked)?;
     Some(u64::from(crc) << 32 | u64::from(deflated) << 31 | length)

@@ -21,6 +21,7 @@ mod spans;
 mod tar;
 mod tar_header;
 mod walk;
+mod zip;
 
 pub use arrays::{ArrayData, Arrays, Column};
 pub use blocks::{BlockCache, Blocks};
@@ -179,6 +180,7 @@ fn open_format(
         SourceFormat::Auto if fields.is_empty() => open_path(path, with)?,
         SourceFormat::Auto => open_found(path, fields, with)?,
         SourceFormat::Tar => Arc::new(tar::open(path, fields, with)?),
+        SourceFormat::Zip => Arc::new(zip::open(path, fields, with)?),
         _ => {
             return Err(Error::Source {
                 what: path.display().to_string(),

@@ -47,7 +47,13 @@ fn split(name: &[u8]) -> Option<(&[u8], String)> {
     if top.len() >= 4 && top.starts_with(b"__") && top.ends_with(b"__") {
         return None;
     }
-    Some((&name[..dot], String::from_utf8_lossy(&name[dot + 1..]).to_lowercase()))
+    let extension = String::from_utf8_lossy(&name[dot + 1..]);
+    // The kind of file is known in any case; a field's name keeps its own.
+    let extension = match extension.rsplit_once('.') {
+        Some((field, kind)) => format!("{field}.{}", kind.to_lowercase()),
+        None => extension.to_lowercase(),
+    };
+    Some((&name[..dot], extension))
 }
 
 /// What an extension's last part says of the bytes.
