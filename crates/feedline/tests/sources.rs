@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::sync::Arc;
 
 use feedline::engine::opening;
@@ -29,7 +30,35 @@ fn data() -> Folder {
     folder.write("a.csv", format!("\u{feff}path,label,score\n{csv}").as_bytes());
     folder.write("b.tsv", format!("file\tclass_id\n{tsv}").as_bytes());
     folder.write("c.jsonl", format!("{json}\n").as_bytes());
+    archives(&folder);
     folder
+}
+
+/// The same photos in tar shards, in one compressed shard, and in a zip archive.
+fn archives(folder: &Folder) {
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let mut shards: Vec<_> = (0..4).map(|_| tar::Builder::new(Vec::new())).collect();
+    for (class, number) in (0..3).flat_map(|class| (0..4).map(move |number| (class, number))) {
+        let name = format!("class{class}/{number:03}");
+        let photo = std::fs::read(folder.path().join(format!("{name}.jpg"))).unwrap();
+        zip.start_file(format!("{name}.jpg"), zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(&photo).unwrap();
+        for shard in [class, 3] {
+            for (ending, bytes) in [("jpg", &photo[..]), ("cls", class.to_string().as_bytes())] {
+                let mut header = tar::Header::new_gnu();
+                header.set_size(bytes.len() as u64);
+                shards[shard].append_data(&mut header, format!("{name}.{ending}"), bytes).unwrap();
+            }
+        }
+    }
+    folder.write("f.zip", zip.finish().unwrap().get_ref());
+    for (number, shard) in shards.into_iter().enumerate() {
+        let bytes = shard.into_inner().unwrap();
+        match number {
+            3 => folder.write("e.tar.zst", &zstd::encode_all(&bytes[..], 1).unwrap()),
+            _ => folder.write(&format!("d-{number}.tar"), &bytes),
+        };
+    }
 }
 
 fn open(kind: &SourceKind) -> Arc<dyn Source> {
@@ -52,6 +81,9 @@ fn all(folder: &Folder) -> Vec<(&'static str, Arc<dyn Source>)> {
         ("tsv", open(&path("b.tsv"))),
         ("jsonl", open(&path("c.jsonl"))),
         ("arrays", Arc::new(arrays(PHOTOS as usize))),
+        ("tar", open(&path("d-{0..2}.tar"))),
+        ("compressed tar", open(&path("e.tar.zst"))),
+        ("zip", open(&path("f.zip"))),
     ]
 }
 
@@ -106,6 +138,7 @@ fn values_fit_the_fields_and_stay_the_same() {
             for (number, field) in source.fields().iter().enumerate() {
                 let value = source.value(index, number).unwrap();
                 let fits = match (&field.kind, value) {
+                    (FieldKind::EncodedImage, Value::Made) => true,
                     (FieldKind::EncodedImage, Value::File(location)) => {
                         location.root.join(location.path).is_file()
                     }
@@ -151,7 +184,7 @@ fn labels_are_right() {
             let Value::Int(class) = source.value(index, label).unwrap() else { panic!("{name}") };
             assert_eq!(class as u64, index / 4, "{name}");
         }
-        let named = matches!(name, "image folder" | "csv" | "csv with two labels");
+        let named = matches!(name, "image folder" | "csv" | "csv with two labels" | "zip");
         assert_eq!(source.classes().len(), if named { 3 } else { 0 }, "{name}");
     }
 }
@@ -200,7 +233,7 @@ fn fingerprints_follow_the_data_and_not_its_place() {
 #[test]
 fn every_source_shuffles_and_resumes() {
     let folder = data();
-    for path in ["", "a.csv", "b.tsv", "c.jsonl"] {
+    for path in ["", "a.csv", "b.tsv", "c.jsonl", "d-*.tar", "e.tar.zst", "f.zip"] {
         let build = || {
             let spec = Spec::from_value(serde_json::json!({
                 "source": folder.path().join(path), "batch_size": 5, "shuffle": true, "num_workers": 2,

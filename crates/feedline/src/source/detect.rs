@@ -162,17 +162,25 @@ fn detect_folder(path: &Path, with: &Opening<'_>) -> Result<Found> {
     if let Some(format) = by_index(&path.join("index.json")) {
         return Ok(Found::Format(format));
     }
-    let has_subfolders = walk::has_subfolders(path)?;
+    let subfolders = walk::subfolders(path)?;
     // Images directly in the folder make it a flat one, as nobody keeps them beside classes.
     if walk::has_images(path, with.image_extensions)? {
         return Ok(Found::Flat);
     }
-    let files = shards::list(path)?;
-    if let Some(format) = of_files(path, &files, has_subfolders)? {
+    // What lies beside classes of images is what they came from, or describes them.
+    for folder in subfolders.iter().take(LOOKED_INTO) {
+        if walk::has_images(folder, with.image_extensions)? {
+            return Ok(Found::Classes);
+        }
+    }
+    if let Some(format) = of_files(path, &shards::list(path)?, !subfolders.is_empty())? {
         return Ok(Found::Format(format));
     }
-    Ok(if has_subfolders { Found::Classes } else { Found::Flat })
+    Ok(if subfolders.is_empty() { Found::Flat } else { Found::Classes })
 }
+
+/// Classes have images; a few folders show it.
+const LOOKED_INTO: usize = 3;
 
 /// The one format that files of a folder have. Beside subfolders, only what nobody keeps beside
 /// classes of images counts: a table or an array there describes them.
@@ -259,6 +267,7 @@ mod tests {
             ("mixed/a.parquet", b""),
             ("classes/cat/1.jpg", b""),
             ("classes/labels.csv", b"a,b\n"),
+            ("classes/old.tar", b""),
             ("flat/1.jpg", b""),
             ("flat/x.tar", b""),
         ] {

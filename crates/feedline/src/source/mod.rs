@@ -19,7 +19,6 @@ mod raw;
 mod shards;
 mod spans;
 mod tar;
-mod tar_header;
 mod walk;
 mod zip;
 

@@ -37,10 +37,6 @@ pub(super) fn is_image(name: &Path, extensions: &[&str]) -> bool {
         .is_some_and(|e| extensions.iter().any(|x| e.eq_ignore_ascii_case(x)))
 }
 
-pub(super) fn has_subfolders(path: &Path) -> Result<bool> {
-    Ok(entries(path)?.iter().any(|(entry, kind)| is_folder(entry, *kind)))
-}
-
 pub(super) fn has_images(path: &Path, extensions: &[&str]) -> Result<bool> {
     Ok(entries(path)?
         .iter()

@@ -4,7 +4,7 @@
 //! with the file first; a general reader goes through all of the data, and takes what a header
 //! says for granted.
 
-use super::input::Input;
+use super::super::input::Input;
 use crate::error::Result;
 
 const BLOCK: u64 = 512;
