@@ -506,10 +506,8 @@ fn output_of_first(
     decode: &DecodeOptions,
 ) -> Result<Output> {
     let source = &sources[0];
-    let look = |location: &Location<'_>| {
-        let mut bytes = Fresh(Vec::new());
-        store.read(location, &mut bytes).map_err(|fault| (Stage::Read, fault))?;
-        let header = decode::probe(&bytes.0, decode).map_err(|fault| (Stage::Decode, fault))?;
+    let look = |bytes: &[u8]| {
+        let header = decode::probe(bytes, decode).map_err(|fault| (Stage::Decode, fault))?;
         let shape =
             ImageShape { height: header.height, width: header.width, channels: header.channels };
         chain.output(shape, PixelType::U8).map_err(|fault| (Stage::Transform, fault))
@@ -518,7 +516,15 @@ fn output_of_first(
     let mut first = None;
     for index in 0..tries {
         let looked = match source.value(index, field) {
-            Ok(Value::File(location)) => look(&location),
+            Ok(Value::Bytes(bytes)) => look(bytes),
+            Ok(value @ (Value::File(_) | Value::Made)) => {
+                let mut bytes = Fresh(Vec::new());
+                let read = match value {
+                    Value::File(location) => store.read(&location, &mut bytes),
+                    _ => source.read(index, field, &mut bytes),
+                };
+                read.map_err(|fault| (Stage::Read, fault)).and_then(|()| look(&bytes.0))
+            }
             Ok(Value::Pixels { height, width, channels, .. }) => {
                 let shape = ImageShape { height, width, channels };
                 chain.output(shape, PixelType::U8).map_err(|fault| (Stage::Transform, fault))
