@@ -145,7 +145,8 @@ mod tests {
         let (mut sum, mut squares, rounds) = (0.0, 0.0, 20_000);
         for _ in 0..rounds {
             let pool: Vec<u64> = (0..open).map(|_| draw(blocks)).collect();
-            let hits = (0..batch).filter(|_| pool[draw(open) as usize] % 4 == 0).count() as f64;
+            let hits =
+                (0..batch).filter(|_| pool[draw(open) as usize].is_multiple_of(4)).count() as f64;
             sum += hits;
             squares += hits * hits;
         }
