@@ -8,6 +8,7 @@ mod datum;
 pub mod destination;
 pub mod files;
 pub mod jpeg;
+pub mod lmdb;
 mod members;
 pub mod npy;
 pub mod raw;
@@ -16,6 +17,7 @@ pub mod recut;
 pub mod sample_photos;
 pub mod shards;
 pub mod tar;
+pub mod tfrecord;
 mod writer;
 
 pub use datum::Datum;
@@ -52,6 +54,10 @@ pub fn create(
 ) -> Result<Box<dyn RecordWriter>> {
     Ok(match format {
         SourceFormat::Tar => Box::new(tar::TarWriter::create(path, fields, options)?),
+        SourceFormat::Tfrecord => {
+            Box::new(tfrecord::TfrecordWriter::create(path, fields, options)?)
+        }
+        SourceFormat::Lmdb => Box::new(lmdb::LmdbWriter::create(path, fields, options)?),
         _ => {
             return Err(Error::Source {
                 what: path.display().to_string(),

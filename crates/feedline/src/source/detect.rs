@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Opening, manifest, shards, walk};
+use super::{Opening, manifest, shards, tfrecord, walk};
 use crate::catalog;
 use crate::error::{Error, Result};
 use crate::spec::SourceFormat;
@@ -73,7 +73,9 @@ const LARGEST_JSON: u64 = 256 << 20;
 fn by_name(path: &Path) -> Option<SourceFormat> {
     let name = path.file_name()?.as_bytes().to_ascii_lowercase();
     let found = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending.as_bytes()));
-    found.map(|(_, format)| *format)
+    found
+        .map(|(_, format)| *format)
+        .or_else(|| tfrecord::is_name(&name).then_some(SourceFormat::Tfrecord))
 }
 
 /// What the first bytes of a file say.
@@ -93,15 +95,7 @@ fn by_magic(start: &[u8]) -> Option<SourceFormat> {
     let known = magics.iter().find(|(offset, magic, _)| at(*offset, magic));
     known
         .map(|(_, _, format)| *format)
-        .or_else(|| is_record(start).then_some(SourceFormat::Tfrecord))
-}
-
-/// A record of TensorFlow begins with its length and the length's checksum.
-fn is_record(start: &[u8]) -> bool {
-    let (Some(length), Some(told)) = (start.get(..8), start.get(8..12)) else { return false };
-    let crc = crc32c::crc32c(length);
-    let masked = crc.rotate_right(15).wrapping_add(0xa282_ead8);
-    told == masked.to_le_bytes()
+        .or_else(|| tfrecord::is_tfrecord(start).then_some(SourceFormat::Tfrecord))
 }
 
 fn unknown(path: &Path) -> Error {

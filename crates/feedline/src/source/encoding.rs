@@ -5,8 +5,10 @@ use std::io::Read;
 use flate2::{Crc, read::DeflateDecoder};
 use serde::{Deserialize, Serialize};
 
+use super::headed::Header;
 use super::npy_header::NpyHeader;
 use super::part::{Content, array_bytes};
+use super::tfrecord::{count_numbers, write_numbers};
 use crate::error::Fault;
 use crate::sample::{DType, Room};
 
@@ -19,12 +21,15 @@ pub(super) enum Encoding {
     After(u64),
     /// NumPy's .npy with its header, in any byte order.
     Npy,
-    /// Whole numbers of protocol buffers, one after the other; the column is of type int64. With a
-    /// tag, each follows that byte.
-    Varints {
-        /// The byte before each number.
-        tag: Option<u8>,
+    /// A list of numbers of protocol buffers: int64, or float32.
+    Numbers {
+        /// Floating-point numbers rather than whole ones.
+        is_float: bool,
+        /// It is a list of such lists, one for each step.
+        has_steps: bool,
     },
+    /// An array after a header with its type and shape.
+    Headed(Header),
     /// A member of a zip archive; the extra number is [`packed`].
     Deflate,
 }
@@ -89,7 +94,10 @@ impl Encoding {
         match self {
             Encoding::Plain | Encoding::After(_) => Ok(()),
             Encoding::Npy => npy(content, bytes, room),
-            Encoding::Varints { tag } => varints(content, bytes, tag, room),
+            Encoding::Numbers { is_float, has_steps } => {
+                numbers(content, bytes, is_float, has_steps, room)
+            }
+            Encoding::Headed(header) => headed(content, bytes, header, room),
             Encoding::Deflate => inflate(bytes, extra, room),
         }
     }
@@ -125,62 +133,52 @@ fn npy(content: &Content, bytes: &[u8], room: &mut dyn Room) -> Result<(), Fault
     Ok(())
 }
 
-/// The number at the start of `bytes` and how many bytes it takes.
-pub(super) fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let mut value = 0u64;
-    for (at, byte) in bytes.iter().enumerate().take(10) {
-        let part = u64::from(byte & 0x7f);
-        if at == 9 && part > 1 {
-            return None;
-        }
-        value |= part << (7 * at);
-        if byte & 0x80 == 0 {
-            return Some((value, at + 1));
-        }
-    }
-    None
-}
-
-/// Goes through whole numbers; `None` if they do not end where the bytes do.
-fn each_varint(mut bytes: &[u8], tag: Option<u8>, each: &mut dyn FnMut(u64)) -> Option<()> {
-    while !bytes.is_empty() {
-        if let Some(tag) = tag {
-            bytes = bytes.strip_prefix(&[tag])?;
-        }
-        let (value, length) = varint(bytes)?;
-        each(value);
-        bytes = &bytes[length..];
-    }
-    Some(())
-}
-
-fn varints(
+fn numbers(
     content: &Content,
     bytes: &[u8],
-    tag: Option<u8>,
+    is_float: bool,
+    has_steps: bool,
     room: &mut dyn Room,
 ) -> Result<(), Fault> {
-    let mut count = 0usize;
-    let corrupt = || Fault::corrupt("varint", "has a whole number that does not end");
-    each_varint(bytes, tag, &mut |_| count += 1).ok_or_else(corrupt)?;
+    let corrupt = |problem: &str| Fault::corrupt("tfrecord", problem);
+    let (count, steps) = count_numbers(bytes, is_float, has_steps).map_err(corrupt)?;
+    let dtype = if is_float { DType::F32 } else { DType::I64 };
     let shape = match content {
         // A list of n numbers may stand for an array of another shape.
-        Content::Array { dtype: DType::I64, shape }
-            if array_bytes(DType::U8, shape) == Some(count as u64) =>
+        Content::Array { dtype: wanted, shape }
+            if array_bytes(*wanted, shape) == array_bytes(dtype, &[count]) =>
         {
             shape.clone()
         }
+        Content::Ragged { axes: 2, .. } => vec![steps, count / steps.max(1)],
         _ => vec![count],
     };
-    check(content, DType::I64, &shape)?;
+    check(content, dtype, &shape)?;
     room.shape(&shape);
-    let mut out = room.make(count as u64 * 8)?.chunks_exact_mut(8);
-    each_varint(bytes, tag, &mut |value| {
-        if let Some(element) = out.next() {
-            element.copy_from_slice(&value.to_le_bytes());
-        }
-    })
-    .ok_or_else(corrupt)
+    let room = room.make((count * dtype.size()) as u64)?;
+    write_numbers(bytes, is_float, has_steps, room).map_err(corrupt)
+}
+
+fn headed(
+    content: &Content,
+    bytes: &[u8],
+    header: Header,
+    room: &mut dyn Room,
+) -> Result<(), Fault> {
+    let array = header.read(bytes)?;
+    let dtype = match (array.dtype, content) {
+        (Some(dtype), _) => dtype,
+        (None, Content::Array { dtype, .. } | Content::Ragged { dtype, .. }) => *dtype,
+        (None, _) => return Err(Fault::corrupt("array", "says no type")),
+    };
+    check(content, dtype, &array.shape)?;
+    let elements = &bytes[array.start..];
+    if array_bytes(dtype, &array.shape) != Some(elements.len() as u64) {
+        return Err(Fault::corrupt("array", "has another size than its header says"));
+    }
+    room.shape(&array.shape);
+    room.make(elements.len() as u64)?.copy_from_slice(elements);
+    Ok(())
 }
 
 fn inflate(bytes: &[u8], extra: u64, room: &mut dyn Room) -> Result<(), Fault> {

@@ -288,6 +288,14 @@ pub(super) fn general(a: &FieldKind, b: &FieldKind) -> FieldKind {
         (Some((dtype, axes)), Some(other)) if other == (dtype, axes) && axes > 0 => {
             FieldKind::Ragged { dtype, axes }
         }
+        // A list that happens to have one number everywhere in a file is still a list.
+        (Some((dtype, axes)), Some((other, more)))
+            if dtype == other
+                && axes + more == 1
+                && (numbers.contains(a) || numbers.contains(b)) =>
+        {
+            FieldKind::Ragged { dtype, axes: 1 }
+        }
         (Some(_), None) if *b == FieldKind::Text && numbers.contains(a) => FieldKind::Text,
         (None, Some(_)) if *a == FieldKind::Text && numbers.contains(b) => FieldKind::Text,
         _ => FieldKind::Bytes,
@@ -307,7 +315,15 @@ fn adapt(what: &str, column: &mut Column, kind: &FieldKind) -> Result<()> {
         column.values = Values::Float(values.iter().map(|value| *value as f32).collect());
         return Ok(());
     }
+    if let (Content::Number, Encoding::Numbers { .. }, FieldKind::Ragged { dtype, .. }) =
+        (&column.content, column.encoding, kind)
+    {
+        column.content = Content::Array { dtype: *dtype, shape: vec![1] };
+        column.values = Values::None;
+        return Ok(());
+    }
     let content = match kind {
+        FieldKind::Ragged { .. } if column.content == Content::Number => Content::Bytes,
         // An array keeps its shape, which is told when it is read.
         FieldKind::Ragged { .. } => return Ok(()),
         FieldKind::EncodedImage => Content::Image,

@@ -8,17 +8,24 @@ mod detect;
 mod encoding;
 mod fields;
 mod folder;
+mod headed;
 mod index;
 mod input;
+mod litdata;
+mod lmdb;
+mod look;
 mod manifest;
+mod mds;
 mod names;
 mod npy_header;
 mod packed;
 mod part;
 mod raw;
+mod row_shards;
 mod shards;
 mod spans;
 mod tar;
+mod tfrecord;
 mod walk;
 mod zip;
 
@@ -180,6 +187,10 @@ fn open_format(
         SourceFormat::Auto => open_found(path, fields, with)?,
         SourceFormat::Tar => Arc::new(tar::open(path, fields, with)?),
         SourceFormat::Zip => Arc::new(zip::open(path, fields, with)?),
+        SourceFormat::Tfrecord => Arc::new(tfrecord::open(path, fields, with)?),
+        SourceFormat::Lmdb => Arc::new(lmdb::open(path, fields, with)?),
+        SourceFormat::Mds => Arc::new(mds::open(path, fields, with)?),
+        SourceFormat::Litdata => Arc::new(litdata::open(path, fields, with)?),
         _ => {
             return Err(Error::Source {
                 what: path.display().to_string(),

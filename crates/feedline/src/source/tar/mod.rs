@@ -43,7 +43,7 @@ pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> R
 
 /// What a name is to a sample: the sample's key and the field's extension, as the webdataset package
 /// tells them apart. `None` for metadata, hidden files and names without a dot.
-fn split(name: &[u8]) -> Option<(&[u8], String)> {
+pub(super) fn split(name: &[u8]) -> Option<(&[u8], String)> {
     let base = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let dot = base + name[base..].iter().position(|byte| *byte == b'.').filter(|dot| *dot > 0)?;
     let top = name.split(|byte| *byte == b'/').next().unwrap_or_default();
@@ -79,6 +79,11 @@ fn role(extension: &str, with: &Opening<'_>) -> Role {
         "npy" => Role::Array,
         _ => Role::Bytes,
     }
+}
+
+/// True if an extension says what the bytes are.
+pub(super) fn is_known(extension: &str, with: &Opening<'_>) -> bool {
+    !matches!(role(extension, with), Role::Bytes) || extension.ends_with("bin")
 }
 
 /// The field's name if nobody chose one: "image" for images, "label" for "cls", "caption" for
@@ -277,14 +282,24 @@ impl JsonFound {
 }
 
 fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
+    let mut headers = Headers::default();
+    group(input, with, &mut |input| headers.next(input))
+}
+
+/// Groups what `next` gives, one after the other, into samples.
+pub(super) fn group(
+    input: &mut Input<'_>,
+    with: &Opening<'_>,
+    next: &mut dyn FnMut(&mut Input<'_>) -> Result<Option<Member>>,
+) -> Result<Part> {
     let mut part = Part::default();
     let mut columns: Vec<Found> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
     let mut json = JsonFound::default();
     let mut seen: HashSet<u64> = HashSet::new();
     let mut key: Option<Vec<u8>> = None;
-    let (mut headers, mut members) = (Headers::default(), 0usize);
-    while let Some(member) = headers.next(input)? {
+    let mut members = 0usize;
+    while let Some(member) = next(input)? {
         if let Some((own, extension)) = split(&member.name) {
             if key.as_deref() != Some(own) {
                 if !seen.insert(xxhash_rust::xxh3::xxh3_64(own)) {

@@ -1,0 +1,128 @@
+//! TFRecord files of tf.train.Example and SequenceExample.
+//!
+//! A record is its length, the length's checksum, its bytes and their checksum. All checksums are
+//! compared once, in the scan that finds where each feature lies; after that a sample is a place
+//! in the file, and one that is changed later is not noticed.
+
+mod columns;
+mod example;
+mod wire;
+
+pub(super) use columns::{Columns, is_example};
+pub(super) use example::{count_numbers, write_numbers};
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::input::{Compression, Input};
+use super::names::Names;
+use super::part::Part;
+use super::spans::{Scanner, Spans};
+use super::{Opening, shards};
+use crate::error::Result;
+use crate::spec::FieldChoice;
+
+/// True for the names of such files, as `train.tfrecord`, `train.tfrecords.gz` or
+/// `train.tfrecord-00000-of-00128`, in lower case.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    memchr::memmem::find(name, b".tfrec").is_some()
+}
+
+/// Length and checksum before a record, checksum after it.
+const HEAD: u64 = 12;
+const TAIL: u64 = 4;
+
+/// TensorFlow's checksum: CRC-32C, turned so that it may be stored beside what it is of.
+pub(super) fn masked_crc(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// True if a file may begin like this: the checksum of the first record's length is right.
+pub(super) fn is_tfrecord(start: &[u8]) -> bool {
+    start.first_chunk::<12>().is_some_and(|head| length_of(head).is_some())
+}
+
+/// The length that a record's head says, if its checksum is right.
+fn length_of(head: &[u8; 12]) -> Option<u64> {
+    let (length, crc) = head.split_at(8);
+    let right = masked_crc(length).to_le_bytes() == *crc;
+    right.then(|| {
+        u64::from_le_bytes([
+            length[0], length[1], length[2], length[3], length[4], length[5], length[6], length[7],
+        ])
+    })
+}
+
+/// Opens files.
+pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
+    let files = if path.is_dir() {
+        let mut files = shards::list(path)?;
+        files.retain(|file| {
+            let name = file.file_name().map(|name| name.as_bytes().to_ascii_lowercase());
+            name.is_some_and(|name| is_name(&name)) && file.is_file()
+        });
+        files
+    } else {
+        shards::expand(path, &[])?
+    };
+    let scanner = Scanner { format: "tfrecord", version: 1, compression, scan: &scan };
+    Spans::open(path, &scanner, files, fields, with)
+}
+
+/// Zlib has no mark, but what begins like it and has a wrong checksum is no record.
+fn compression(start: &[u8]) -> Compression {
+    match start {
+        _ if is_tfrecord(start) => Compression::None,
+        [head, flags, ..]
+            if head & 0x0f == 8 && (u16::from(*head) << 8 | u16::from(*flags)) % 31 == 0 =>
+        {
+            Compression::Zlib
+        }
+        _ => Compression::by_magic(start),
+    }
+}
+
+/// Finds the features of all records of a file.
+fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
+    let mut columns = Columns::new(with.is_image);
+    let mut names = Names::default();
+    let mut at = 0u64;
+    loop {
+        let number = names.len();
+        let head = input.some(at, HEAD)?;
+        if head.is_empty() {
+            break;
+        }
+        let problem = match head.first_chunk::<12>().map(length_of) {
+            None => "is cut short",
+            Some(None) if number == 0 => "is no TFRecord: the checksum of its length is wrong",
+            Some(None) => "is damaged: the checksum of its length is wrong",
+            Some(Some(length)) => {
+                let whole = length.checked_add(TAIL).filter(|_| at.checked_add(HEAD).is_some());
+                let bytes = match whole {
+                    Some(whole) => input.some(at + HEAD, whole)?,
+                    None => &[],
+                };
+                match bytes.split_last_chunk::<4>() {
+                    Some((record, crc)) if record.len() as u64 == length => {
+                        if masked_crc(record).to_le_bytes() != *crc {
+                            "is damaged: its checksum is wrong"
+                        } else if let Err(problem) = columns.add(record, at + HEAD) {
+                            return Err(input.problem(format!(
+                                "record {number} at byte {at} is no tf.train.Example: {problem}"
+                            )));
+                        } else {
+                            names.push(number.to_string().as_bytes());
+                            at += HEAD + length + TAIL;
+                            continue;
+                        }
+                    }
+                    _ => "is cut short",
+                }
+            }
+        };
+        return Err(input.problem(format!("record {number} at byte {at} {problem}")));
+    }
+    let columns = columns.finish().map_err(|problem| input.problem(problem))?;
+    Ok(Part { names, columns, ..Part::default() })
+}
