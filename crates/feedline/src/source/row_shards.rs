@@ -97,6 +97,12 @@ fn scan(
         let problem = |input: &Input<'_>, problem: &str| {
             input.problem(format!("sample {number} at byte {begin} {problem}"))
         };
+        if begin == end && variable > 0 {
+            return Err(problem(
+                input,
+                "is empty: LitData keeps rows of plain values as an Arrow table behind the samples, which is not read. Write them with a tensor or a torch type among the values, or to another format",
+            ));
+        }
         if variable * 4 > end - begin {
             return Err(problem(input, "is shorter than the sizes of its columns"));
         }
