@@ -359,7 +359,8 @@ fn damaged_lmdb_does_no_harm() {
         assert!(!read_all(SourceFormat::Lmdb, &set), "cut at {end}");
     }
     // The descriptions, and the heads of all pages.
-    let heads = (0..bytes.len()).step_by(4096).flat_map(|page| (page..page + 160).step_by(1 + page / 8192));
+    let heads =
+        (0..bytes.len()).step_by(4096).flat_map(|page| (page..page + 160).step_by(1 + page / 8192));
     let mut changed = bytes.clone();
     for at in heads {
         for value in [1, 0xff, bytes[at] ^ 0x80] {

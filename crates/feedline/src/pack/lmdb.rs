@@ -307,7 +307,7 @@ impl RecordWriter for LmdbWriter {
         // In the order of their bytes, as the tree wants them.
         members.sort_by(|a, b| a.extension.cmp(&b.extension));
         let longest = members.iter().map(|member| member.extension.len() + 1).max().unwrap_or(0);
-        prefix.truncate(prefix.floor_char_boundary(LONGEST_KEY.saturating_sub(longest)));
+        while prefix.len() + longest > LONGEST_KEY && prefix.pop().is_some() {}
         for member in &members {
             let key = format!("{prefix}.{}", member.extension);
             if key.len() > LONGEST_KEY {

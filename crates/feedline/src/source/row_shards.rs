@@ -178,10 +178,10 @@ impl Finding<'_> {
             (RowKind::Bytes, _) if !self.look.is_enough() => {
                 self.look.see(input.bytes(at, size.min(4096))?, size);
             }
-            (RowKind::Known(Content::Array { dtype, shape }), _) => {
-                if array_bytes(*dtype, shape) != Some(size) {
-                    return Err(wrong(input, "has another size than its array"));
-                }
+            (RowKind::Known(Content::Array { dtype, shape }), _)
+                if array_bytes(*dtype, shape) != Some(size) =>
+            {
+                return Err(wrong(input, "has another size than its array"));
             }
             (RowKind::Flat(dtype), _) => {
                 let shape = [(size / dtype.size() as u64) as usize];
