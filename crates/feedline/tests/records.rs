@@ -183,6 +183,42 @@ fn what_is_written_is_read_back() {
     }
 }
 
+#[test]
+fn records_shuffle_and_resume_with_any_number_of_readers() {
+    let folder = Folder::new("order");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("gz")).unwrap();
+    write(SourceFormat::Tfrecord, &path("a.tfrecord"), 0..23, None);
+    write(SourceFormat::Tfrecord, &path("gz/a.tfrecord.gz"), 0..11, Some("gzip"));
+    write(SourceFormat::Tfrecord, &path("gz/b.tfrecord.gz"), 11..23, Some("gzip"));
+    write(SourceFormat::Lmdb, &path("b.lmdb"), 0..23, None);
+    let (mds_set, lit_set) = (Folder::new("order-mds"), Folder::new("order-litdata"));
+    mds(&mds_set);
+    litdata(&lit_set);
+    let sets = [path("a.tfrecord"), path("gz"), path("b.lmdb")];
+    let sets = sets.iter().map(PathBuf::as_path).chain([mds_set.path(), lit_set.path()]);
+    for set in sets {
+        let build = |workers: u64| {
+            let spec = Spec::from_value(serde_json::json!({
+                "source": set, "batch_size": 2, "shuffle": true, "num_workers": workers,
+                "decode": {"mode": "bytes"},
+            }));
+            feedline::Loader::from_spec(spec.unwrap()).unwrap()
+        };
+        let hashes = |loader: &mut feedline::Loader| -> Vec<u64> {
+            loader.epoch().map(|batch| batch.unwrap().hash()).collect()
+        };
+        let whole = hashes(&mut build(0));
+        assert!(whole.len() > 1);
+        assert_eq!(hashes(&mut build(3)), whole, "{set:?}");
+        let mut loader = build(2);
+        loader.epoch().next().unwrap().unwrap();
+        let mut resumed = build(2);
+        resumed.resume(&loader.state()).unwrap();
+        assert_eq!(hashes(&mut resumed), whole[1..], "{set:?}");
+    }
+}
+
 /// Opens a file and reads all of it; true if nothing was amiss.
 fn read_all(format: SourceFormat, path: &Path) -> bool {
     let begun = std::time::Instant::now();

@@ -50,7 +50,7 @@ pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> R
 /// Finds all samples.
 fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
     let entries = tree::walk(input)?;
-    if let (0, [first, ..]) = (entries.len(), &entries.databases[..]) {
+    if let (0, Some(first)) = (entries.len(), &entries.first_database) {
         return Err(input.problem(format!(
             "holds only named databases, as {first:?}, which are not read: copy one to the main database"
         )));

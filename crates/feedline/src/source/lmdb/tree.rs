@@ -35,8 +35,9 @@ pub(super) struct Entries {
     keys: Vec<u8>,
     ends: Vec<u64>,
     pub(super) places: Vec<Place>,
-    /// Names of databases inside of this one.
-    pub(super) databases: Vec<String>,
+    /// How many databases there are inside of this one, and the name of the first.
+    pub(super) databases: u64,
+    pub(super) first_database: Option<String>,
     /// Keys are whole numbers of the machine.
     pub(super) integer_keys: bool,
 }
@@ -172,7 +173,7 @@ pub(super) fn walk(input: &mut Input<'_>) -> Result<Entries> {
             return Err(damaged(input, number, "has keys that overlap"));
         }
     }
-    if (found.len() + found.databases.len()) as u64 != meta.entries {
+    if found.len() as u64 + found.databases != meta.entries {
         return Err(damaged(input, meta.root, "leads to another number of entries than is noted"));
     }
     let length = pages * meta.page_size;
@@ -224,7 +225,8 @@ fn leaf(page: &[u8], start: u64, page_size: u64, found: &mut Entries) -> Result<
             return Err("has a key with several values, which are not samples");
         }
         if flags & SUB_DATA != 0 {
-            found.databases.push(String::from_utf8_lossy(key).into_owned());
+            found.databases += 1;
+            found.first_database.get_or_insert_with(|| String::from_utf8_lossy(key).into_owned());
             continue;
         }
         let place = if flags & BIG_DATA != 0 {

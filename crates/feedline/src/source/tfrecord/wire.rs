@@ -106,16 +106,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Appends a number of variable length.
-#[cfg(test)]
-pub(in crate::source) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -158,8 +148,7 @@ mod tests {
         assert!(all(&[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]).is_err());
         assert!(all(&[0x0f]).is_err());
         assert!(all(&[0x02, 0]).is_err());
-        let mut minus = vec![0x08];
-        put_varint(&mut minus, -1i64 as u64);
+        let minus = [0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
         assert_eq!(all(&minus).unwrap(), vec![(1, Raw::Varint(u64::MAX))]);
     }
 }
