@@ -63,7 +63,10 @@ def write(path: Path, count: int, **options: Any) -> None:
 
 def read(source: Any, **options: Any) -> list[Sample]:
     """All samples; images as they are encoded."""
-    loader = feedline.Loader(source, decode={"mode": "bytes"}, batch_size=7, **options)
+    try:
+        loader = feedline.Loader(source, decode={"mode": "bytes"}, batch_size=7, **options)
+    except feedline.SpecError:  # there is no image in it
+        loader = feedline.Loader(source, batch_size=7, **options)
     samples: list[Sample] = []
     for batch in loader:
         columns = dict(batch.items())
