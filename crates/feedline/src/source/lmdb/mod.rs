@@ -14,7 +14,7 @@ use super::look::{PICKLE, look_at};
 use super::names::Names;
 use super::part::{ABSENT, Column, Content, Part};
 use super::spans::{Scanner, Spans};
-use super::tar_header::Member;
+use super::tar::Member;
 use super::tfrecord::{Columns, is_example};
 use super::{Opening, shards, tar};
 use crate::error::Result;

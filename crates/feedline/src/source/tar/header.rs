@@ -12,11 +12,11 @@ const BLOCK: u64 = 512;
 const LONGEST_EXTENDED: u64 = 1 << 20;
 
 /// A regular file of the archive.
-pub(super) struct Member {
-    pub(super) name: Vec<u8>,
+pub(in crate::source) struct Member {
+    pub(in crate::source) name: Vec<u8>,
     /// Where its bytes begin, and how many there are.
-    pub(super) start: u64,
-    pub(super) size: u64,
+    pub(in crate::source) start: u64,
+    pub(in crate::source) size: u64,
 }
 
 /// Goes through the archive's headers.

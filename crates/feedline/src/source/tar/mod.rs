@@ -9,7 +9,8 @@ mod header;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use header::{Headers, Member};
+use header::Headers;
+pub(super) use header::Member;
 
 use super::encoding::Encoding;
 use super::input::{Compression, Input};
