@@ -1,7 +1,7 @@
 //! How fields that are not decoded come into a batch: straight into their row, or behind the rows
 //! where they have no length in common.
 
-use super::flow::{Flow, Grant, Slice, most_for};
+use super::flow::{Flow, Slice};
 use super::plan::Plan;
 use crate::error::{Fault, Stage};
 use crate::layout::{BatchField, Variable};
@@ -50,18 +50,15 @@ struct Behind<'a> {
 
 impl Room for Behind<'_> {
     fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
-        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let too_large = || Fault::TooLarge(format!("has {bytes} bytes"));
+        let length = usize::try_from(bytes).ok().filter(|length| *length < usize::MAX / 4);
+        let length = length.ok_or_else(too_large)?;
         self.length = length;
-        if self.slice.room_left() < length {
-            let short = match self.flow.tail(self.slice, length, self.granted) {
-                Grant::Granted => None,
-                Grant::Cancelled => Some(Hindrance::Cancelled),
-                _ => Some(Hindrance::Memory(most_for(length) as u64)),
-            };
-            if short.is_some() {
-                self.short_of = short;
-                return Err(Fault::Cancelled);
-            }
+        if self.slice.room_left() < length
+            && let Err(need) = self.flow.tail(self.slice, length, self.granted)
+        {
+            self.short_of = Some(need.map_or(Hindrance::Cancelled, Hindrance::Memory));
+            return Err(Fault::Cancelled);
         }
         Ok(self.slice.room(length).unwrap_or_default())
     }

@@ -486,12 +486,18 @@ impl Flow {
     }
 
     /// Gets `slice` memory for a row of `bytes`. `has` is scratch that the worker has for it: it may
-    /// become the tail.
-    pub(crate) fn tail(&self, slice: &mut Slice, bytes: usize, has: &mut u64) -> Grant {
+    /// become the tail. If there is not enough, how much is needed; nothing if the slice is not
+    /// wanted any more.
+    pub(crate) fn tail(
+        &self,
+        slice: &mut Slice,
+        bytes: usize,
+        has: &mut u64,
+    ) -> Result<(), Option<u64>> {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         let Some(at) = state.slots.iter().position(|slot| slot.id == slice.id) else {
-            return Grant::Cancelled;
+            return Err(None);
         };
         let size = tail_size(bytes, state.slots[at].memory.tail_count());
         let kept = state.free_tails.iter().position(|tail| tail.len() == size);
@@ -502,13 +508,13 @@ impl Flow {
                     *has -= size as u64;
                     state.scratch -= size as u64;
                 } else if !state.line.is_empty() {
-                    return Grant::Wait;
+                    return Err(Some(size as u64));
                 } else {
                     if state.used + size as u64 > self.limit {
                         self.drop_free(state);
                     }
                     if state.used + size as u64 > self.limit {
-                        return Grant::Wait;
+                        return Err(Some(size as u64));
                     }
                     state.used += size as u64;
                 }
@@ -518,7 +524,7 @@ impl Flow {
                         state.used -= size as u64;
                         state.refused = Some(error.to_string());
                         self.ready.notify_all();
-                        return Grant::Cancelled;
+                        return Err(None);
                     }
                 }
             }
@@ -528,7 +534,7 @@ impl Flow {
         let before = slice.tail.replace(Tail { number, memory: tail, used: 0 });
         // What a large row leaves may do for smaller ones.
         slot.tails.extend(before.filter(|tail| tail.memory.len() - tail.used > size / 4));
-        Grant::Granted
+        Ok(())
     }
 
     /// Waits in line, holding no scratch, until `need` bytes are there for this row.
@@ -751,12 +757,7 @@ fn free_bytes(state: &State) -> u64 {
 /// Bytes of a tail that has room for a row of `bytes`, in a batch that has `count` already.
 fn tail_size(bytes: usize, count: usize) -> usize {
     let size = (SMALLEST_TAIL << (2 * count.min(3))).min(LARGEST_TAIL);
-    if bytes <= size { size } else { most_for(bytes) }
-}
-
-/// The largest tail that may be made for a row of `bytes`.
-pub(crate) fn most_for(bytes: usize) -> usize {
-    bytes.max(1).checked_next_multiple_of(LARGEST_TAIL).unwrap_or(bytes)
+    if bytes <= size { size } else { bytes.next_multiple_of(SMALLEST_TAIL) }
 }
 
 fn done_at(state: &State, in_order: bool) -> Option<usize> {

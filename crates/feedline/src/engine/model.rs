@@ -22,12 +22,15 @@ const BATCHES: u64 = 3;
 /// What mixing adds to a row.
 const MIXED: u64 = 1 << 40;
 
+#[derive(Clone)]
 struct Scenario {
     ahead: usize,
     /// In batches: how much memory there is.
     memory: f64,
     /// In bytes: what the first and the second row of a batch need to be made.
     scratch: [u64; 2],
+    /// In bytes: what a row writes behind the rows of its batch.
+    tail: usize,
     workers: usize,
     in_order: bool,
     closing: Closing,
@@ -36,7 +39,15 @@ struct Scenario {
 impl Default for Scenario {
     fn default() -> Self {
         let closing = Closing::Nothing;
-        Scenario { ahead: 2, memory: 10.0, scratch: [0; 2], workers: 2, in_order: true, closing }
+        Scenario {
+            ahead: 2,
+            memory: 10.0,
+            scratch: [0; 2],
+            tail: 0,
+            workers: 2,
+            in_order: true,
+            closing,
+        }
     }
 }
 
@@ -53,7 +64,31 @@ fn code(epoch: u64, batch: u64, row: u64) -> u64 {
     1 + epoch * 1_000_000 + batch * 1000 + row
 }
 
-fn make(flow: &Flow, mut slice: Slice, needs: [u64; 2], granted: &mut u64, limit: u64) {
+/// Room behind the rows; false if the slice is not wanted any more.
+fn behind(flow: &Flow, slice: &mut Slice, row: u64, bytes: usize, granted: &mut u64) -> bool {
+    while slice.room_left() < bytes {
+        match flow.tail(slice, bytes, granted) {
+            Ok(()) => {}
+            Err(None) => return false,
+            Err(Some(need)) => {
+                flow.shrink(std::mem::take(granted));
+                match flow.wait_for_scratch(slice, row, need) {
+                    Grant::Granted => *granted = need,
+                    Grant::Cancelled => return false,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+    if bytes > 0 {
+        slice.room(bytes).unwrap().fill(row as u8 + 1);
+        slice.keep(bytes);
+    }
+    true
+}
+
+fn make(flow: &Flow, mut slice: Slice, scenario: &Scenario, granted: &mut u64, limit: u64) {
+    let needs = scenario.scratch;
     for row in slice.writer.rows() {
         let need = needs[row % 2];
         match flow.grow(*granted, need) {
@@ -70,6 +105,9 @@ fn make(flow: &Flow, mut slice: Slice, needs: [u64; 2], granted: &mut u64, limit
             other => panic!("{other:?}"),
         }
         assert!(flow.figures().used <= limit, "{:?}", flow.figures());
+        if !behind(flow, &mut slice, row as u64, scenario.tail, granted) {
+            break;
+        }
         thread::yield_now();
         let value = code(slice.epoch, slice.batch, row as u64).to_ne_bytes();
         slice.writer.row(0, row).copy_from_slice(&value);
@@ -87,11 +125,11 @@ fn make(flow: &Flow, mut slice: Slice, needs: [u64; 2], granted: &mut u64, limit
     }
 }
 
-fn work(flow: &Flow, need: [u64; 2], limit: u64) {
+fn work(flow: &Flow, scenario: &Scenario, limit: u64) {
     let mut granted = 0;
     loop {
         match flow.take(granted, 1, true) {
-            Next::Work(slice) => make(flow, slice, need, &mut granted, limit),
+            Next::Work(slice) => make(flow, slice, scenario, &mut granted, limit),
             Next::Shrink => flow.shrink(std::mem::take(&mut granted)),
             Next::Idle => {}
             Next::Stop => return flow.shrink(granted),
@@ -116,8 +154,8 @@ fn run(scenario: &Scenario, consume: impl FnOnce(&Flow)) {
     let workers: Vec<_> = (0..scenario.workers)
         .map(|_| {
             let flow = flow.clone();
-            let need = scenario.scratch;
-            thread::spawn(move || work(&flow, need, limit))
+            let scenario = scenario.clone();
+            thread::spawn(move || work(&flow, &scenario, limit))
         })
         .collect();
     consume(&flow);
@@ -198,6 +236,21 @@ fn little_memory_slows_but_never_stops() {
     ] {
         explore(move || {
             let scenario = Scenario { ahead: 3, memory, scratch, workers, ..Scenario::default() };
+            run(&scenario, |flow| consume_all(flow, &scenario));
+        });
+    }
+}
+
+#[test]
+fn rows_of_no_fixed_length_share_the_memory() {
+    // A batch's two rows take 64 and 256 KB behind it, or one piece if one worker makes both; the
+    // program keeps a batch, so there is room for two and a half at most.
+    for (kilobytes, scratch, workers) in [(700, [0; 2], 2), (800, [60; 2], 3), (2000, [0; 2], 2)] {
+        explore(move || {
+            let memory = f64::from(kilobytes) * 1024.0 / 64.0;
+            let tail = 60_000;
+            let scenario =
+                Scenario { ahead: 3, memory, scratch, tail, workers, ..Scenario::default() };
             run(&scenario, |flow| consume_all(flow, &scenario));
         });
     }
