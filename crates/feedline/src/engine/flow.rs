@@ -566,9 +566,11 @@ impl Flow {
                     self.throw_newest_away(&mut state);
                     continue;
                 }
-                let alone = state.slots.len() == 1 && state.held == 0 && state.scratch == 0;
-                if alone && state.line.len() == 1 {
-                    break Grant::Never(self.limit.saturating_sub(state.used));
+                // All that is held is this batch: there is nothing to wait for.
+                let own = state.slots.iter().find(|slot| slot.id == slice.id);
+                let own = own.map_or(0, |slot| self.batch_bytes() + slot.memory.tail_bytes());
+                if state.used == own {
+                    break Grant::Never(self.limit.saturating_sub(own));
                 }
                 if began.elapsed() >= self.patience && state.held > 0 && state.scratch == 0 {
                     break Grant::Held(state.held);
