@@ -7,10 +7,11 @@ use std::io::Write;
 use std::sync::Arc;
 
 use feedline::engine::opening;
-use feedline::sample::{FieldKind, Room, Value};
+use feedline::pack::record::{Given, Record, WriteOptions};
+use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
-use feedline::spec::{SourceKind, Spec};
-use feedline::{Error, Fault, Loader};
+use feedline::spec::{SourceFormat, SourceKind, Spec};
+use feedline::{Error, Fault, Loader, pack};
 use support::{Folder, arrays, photos};
 
 const PHOTOS: u64 = 12;
@@ -31,7 +32,29 @@ fn data() -> Folder {
     folder.write("b.tsv", format!("file\tclass_id\n{tsv}").as_bytes());
     folder.write("c.jsonl", format!("{json}\n").as_bytes());
     archives(&folder);
+    columns(&folder, SourceFormat::Parquet, "g.parquet", None);
+    columns(&folder, SourceFormat::Arrow, "h.arrow", None);
+    columns(&folder, SourceFormat::Arrow, "i.arrow", Some("zstd"));
     folder
+}
+
+/// The same photos and labels in the columns of a file.
+fn columns(folder: &Folder, format: SourceFormat, name: &str, compression: Option<&str>) {
+    let field = |name: &str, kind| Field { name: name.to_owned(), kind };
+    let label = field("label", FieldKind::scalar(DType::I64));
+    let fields = [field("image", FieldKind::EncodedImage), label];
+    let compression = compression.map(str::to_owned);
+    let options = WriteOptions { compression, block_samples: Some(5), ..Default::default() };
+    let path = folder.path().join(name);
+    let mut writer = pack::create(format, &path, &fields, &options).unwrap();
+    for index in 0..PHOTOS {
+        let key = format!("class{}/{:03}.jpg", index / 4, index % 4);
+        let image = std::fs::read(folder.path().join(&key)).unwrap();
+        let label = (index as i64 / 4).to_ne_bytes();
+        let values = [Given { bytes: &image, shape: &[] }, Given { bytes: &label, shape: &[] }];
+        writer.put(&Record { key: &key, values: &values }).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 /// The same photos in tar shards, in one compressed shard, and in a zip archive.
@@ -84,6 +107,9 @@ fn all(folder: &Folder) -> Vec<(&'static str, Arc<dyn Source>)> {
         ("tar", open(&path("d-{0..2}.tar"))),
         ("compressed tar", open(&path("e.tar.zst"))),
         ("zip", open(&path("f.zip"))),
+        ("parquet", open(&path("g.parquet"))),
+        ("arrow", open(&path("h.arrow"))),
+        ("compressed arrow", open(&path("i.arrow"))),
     ]
 }
 
@@ -233,7 +259,18 @@ fn fingerprints_follow_the_data_and_not_its_place() {
 #[test]
 fn every_source_shuffles_and_resumes() {
     let folder = data();
-    for path in ["", "a.csv", "b.tsv", "c.jsonl", "d-*.tar", "e.tar.zst", "f.zip"] {
+    for path in [
+        "",
+        "a.csv",
+        "b.tsv",
+        "c.jsonl",
+        "d-*.tar",
+        "e.tar.zst",
+        "f.zip",
+        "g.parquet",
+        "h.arrow",
+        "i.arrow",
+    ] {
         let build = || {
             let spec = Spec::from_value(serde_json::json!({
                 "source": folder.path().join(path), "batch_size": 5, "shuffle": true, "num_workers": 2,

@@ -4,6 +4,8 @@
 //! converts the samples, and hands them to the writer of a format: [`files`], [`raw`], or one of
 //! those that [`create`] knows.
 
+pub mod arrow;
+mod columns;
 mod datum;
 pub mod destination;
 pub mod files;
@@ -11,6 +13,7 @@ pub mod jpeg;
 pub mod lmdb;
 mod members;
 pub mod npy;
+pub mod parquet;
 pub mod raw;
 pub mod record;
 pub mod recut;
@@ -58,6 +61,8 @@ pub fn create(
             Box::new(tfrecord::TfrecordWriter::create(path, fields, options)?)
         }
         SourceFormat::Lmdb => Box::new(lmdb::LmdbWriter::create(path, fields, options)?),
+        SourceFormat::Parquet => Box::new(parquet::Writer::create(path, fields, options)?),
+        SourceFormat::Arrow => Box::new(arrow::Writer::create(path, fields, options)?),
         _ => {
             return Err(Error::Source {
                 what: path.display().to_string(),

@@ -3,14 +3,13 @@
 //! A label column whose values are all whole numbers is int64; all numbers, float32; anything
 //! else is a class name, numbered in sorted order.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use super::Source;
 use super::names::Names;
+use super::rows::Bounded;
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, Value};
@@ -222,9 +221,8 @@ impl Rows<'_> {
 
     fn read_separated(&mut self, reader: impl BufRead, delimiter: u8) -> Result<()> {
         // Lengths are bounded by the lines' limit below; quotes follow the usual rules.
-        let since = Rc::new(Cell::new(0));
-        let bounded = Bounded { inner: reader, since: since.clone() };
-        let mut table = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(bounded);
+        let (bounded, since) = Bounded::new(reader, LONGEST_ROW, "manifest");
+        let mut table = ::csv::ReaderBuilder::new().delimiter(delimiter).from_reader(bounded);
         let header = table.byte_headers().map_err(|e| self.problem(e))?.clone();
         let known: Vec<String> =
             header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
@@ -236,7 +234,7 @@ impl Rows<'_> {
         let at = |name: &String| known.iter().position(|k| k == name).unwrap_or(0);
         let path = at(&path);
         let labels: Vec<usize> = labels.iter().map(at).collect();
-        let mut record = csv::ByteRecord::new();
+        let mut record = ::csv::ByteRecord::new();
         loop {
             self.line = table.position().line();
             if !table.read_byte_record(&mut record).map_err(|e| self.problem(e))? {
@@ -257,8 +255,7 @@ impl Rows<'_> {
     }
 
     fn read_json(&mut self, reader: impl BufRead) -> Result<()> {
-        let since = Rc::new(Cell::new(0));
-        let mut reader = Bounded { inner: reader, since: since.clone() };
+        let (mut reader, since) = Bounded::new(reader, LONGEST_ROW, "manifest");
         let mut chosen: Option<(String, Vec<String>)> = None;
         let mut line = String::new();
         loop {
@@ -297,38 +294,6 @@ impl Rows<'_> {
                 }
             }
         }
-    }
-}
-
-/// Refuses a file whose rows never end (a stray quote, another kind of file) before they fill the
-/// memory.
-struct Bounded<R> {
-    inner: R,
-    /// Bytes taken since the last row; a buffer may hold many rows.
-    since: Rc<Cell<u64>>,
-}
-
-impl<R: BufRead> BufRead for Bounded<R> {
-    fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
-        if self.since.get() > LONGEST_ROW {
-            return Err(std::io::Error::other("is longer than 1 MiB: this is no manifest"));
-        }
-        self.inner.fill_buf()
-    }
-
-    fn consume(&mut self, amount: usize) {
-        self.since.set(self.since.get() + amount as u64);
-        self.inner.consume(amount);
-    }
-}
-
-impl<R: BufRead> std::io::Read for Bounded<R> {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let available = self.fill_buf()?;
-        let n = available.len().min(out.len());
-        out[..n].copy_from_slice(&available[..n]);
-        self.consume(n);
-        Ok(n)
     }
 }
 

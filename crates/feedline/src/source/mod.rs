@@ -3,7 +3,11 @@
 //! A source says where bytes lie or lends them; it never decodes. One file per format.
 
 mod arrays;
+mod arrow;
 mod blocks;
+mod choice;
+mod columns;
+mod csv;
 mod detect;
 mod encoding;
 mod fields;
@@ -11,6 +15,7 @@ mod folder;
 mod headed;
 mod index;
 mod input;
+mod jsonl;
 mod litdata;
 mod lmdb;
 mod look;
@@ -19,12 +24,17 @@ mod mds;
 mod names;
 mod npy_header;
 mod packed;
+mod parquet;
 mod part;
 mod raw;
 mod row_shards;
+mod rows;
 mod shards;
 mod spans;
+mod table;
 mod tar;
+mod text_cells;
+mod text_table;
 mod tfrecord;
 mod walk;
 mod zip;
@@ -191,6 +201,10 @@ fn open_format(
         SourceFormat::Lmdb => Arc::new(lmdb::open(path, fields, with)?),
         SourceFormat::Mds => Arc::new(mds::open(path, fields, with)?),
         SourceFormat::Litdata => Arc::new(litdata::open(path, fields, with)?),
+        SourceFormat::Parquet => Arc::new(parquet::open(path, fields, with)?),
+        SourceFormat::Arrow => Arc::new(arrow::open(path, fields, with)?),
+        SourceFormat::Csv => Arc::new(csv::open(path, fields)?),
+        SourceFormat::Jsonl => Arc::new(jsonl::open(path, fields)?),
         _ => {
             return Err(Error::Source {
                 what: path.display().to_string(),

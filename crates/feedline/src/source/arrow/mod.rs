@@ -1,0 +1,279 @@
+//! Arrow's IPC files and streams, and Feather (its second version, which is the same).
+//!
+//! Values of batches that are not compressed are read from where they lie. Compressed batches and
+//! dictionaries are decoded by the `arrow-ipc` crate, a batch at a time.
+
+mod layout;
+mod messages;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::ArrayRef;
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_ipc::reader::{RecordBatchDecoder, read_dictionary};
+use arrow_schema::{DataType, SchemaRef};
+
+use super::Opening;
+use super::columns::Sort;
+use super::parquet::guard;
+use super::table::{Files, Places, Table, Unit};
+use crate::catalog;
+use crate::error::{Error, Fault, Result};
+use crate::sample::DType;
+use crate::spec::FieldChoice;
+use layout::{Noted, Walk, corrupt};
+use messages::{ArrowFile, Message};
+
+/// A compressed buffer may always grow to this.
+const SMALL: u64 = 4 << 20;
+
+/// Opens Arrow files and streams.
+pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Table> {
+    let paths = match saved(what) {
+        Some(paths) => paths,
+        None => super::shards::expand(what, &[".arrow", ".feather", ".ipc", ".arrows"])?,
+    };
+    let files = paths.into_iter().map(|path| {
+        guard("arrow", || ArrowFile::open(&path)).map_err(|fault| Error::Source {
+            what: path.display().to_string(),
+            problem: fault.to_string(),
+        })
+    });
+    let files = files.collect::<Result<Vec<_>>>()?;
+    let none = files.iter().map(|_| Mutex::default()).collect();
+    Table::open(Box::new(Arrow { files, dictionaries: none }), what, fields, with)
+}
+
+/// The files of a folder that Hugging Face's `datasets` saved, as its state lists them.
+fn saved(folder: &Path) -> Option<Vec<PathBuf>> {
+    use std::io::Read;
+    let mut text = String::new();
+    let file = catalog::open(&folder.join("state.json")).ok()?;
+    file.take(64 << 20).read_to_string(&mut text).ok()?;
+    let state: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let files = state["_data_files"].as_array()?.iter();
+    // Names without folders: the list must not lead elsewhere.
+    let name = |file: &serde_json::Value| {
+        Some(folder.join(Path::new(file["filename"].as_str()?).file_name()?))
+    };
+    files.map(name).collect()
+}
+
+fn failed(error: arrow_schema::ArrowError) -> Fault {
+    Fault::corrupt("arrow", error.to_string())
+}
+
+/// Dictionaries by their numbers.
+type Dictionaries = Arc<HashMap<i64, ArrayRef>>;
+
+struct Arrow {
+    files: Vec<ArrowFile>,
+    /// For each file the dictionaries that were read last: how many messages they come from.
+    dictionaries: Vec<Mutex<Option<(usize, Dictionaries)>>>,
+}
+
+impl Arrow {
+    fn source(&self, file: usize, fault: Fault) -> Error {
+        let what = self.files[file].path.display().to_string();
+        Error::Source { what, problem: fault.to_string() }
+    }
+
+    /// The dictionaries as they stand after so many messages.
+    fn dictionaries(&self, number: usize, count: usize) -> Result<Dictionaries, Fault> {
+        let mut known = self.dictionaries[number].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, all)) = known.as_ref().filter(|(messages, _)| *messages == count) {
+            return Ok(all.clone());
+        }
+        let file = &self.files[number];
+        let opened = file.reopen()?;
+        let all = guard("arrow", || {
+            let mut all = HashMap::new();
+            for message in &file.dictionaries[..count] {
+                let bytes = message.read(&opened)?;
+                let dictionary = messages::parse(&bytes)?.header_as_dictionary_batch();
+                let dictionary = dictionary.ok_or_else(|| corrupt("a dictionary is missing"))?;
+                let layout = message.layout(dictionary.data())?;
+                let compressed = dictionary.data().is_some_and(|data| data.compression().is_some());
+                if compressed {
+                    layout
+                        .buffers
+                        .iter()
+                        .try_for_each(|place| grown(&opened, *place).map(|_| ()))?;
+                }
+                let body = body(&opened, message, &layout.buffers)?;
+                let version = file.version;
+                read_dictionary(&body, dictionary, &file.schema, &mut all, &version)
+                    .map_err(failed)?;
+            }
+            Ok(Arc::new(all))
+        })?;
+        *known = Some((count, all.clone()));
+        Ok(all)
+    }
+}
+
+/// What a compressed buffer becomes, if it can.
+fn grown(file: &File, (begin, length): (u64, u64)) -> Result<u64, Fault> {
+    if length == 0 {
+        return Ok(0);
+    }
+    let mut head = [0; 8];
+    if length < 8 {
+        return Err(corrupt("a compressed buffer is too short"));
+    }
+    file.read_exact_at(&mut head, begin)?;
+    match i64::from_le_bytes(head) {
+        -1 => Ok(length - 8),
+        bytes => u64::try_from(bytes)
+            .ok()
+            .filter(|bytes| *bytes <= length.saturating_mul(1 << 14).clamp(SMALL, 1 << 31))
+            .ok_or_else(|| corrupt("a compressed buffer is larger than it can be")),
+    }
+}
+
+/// A message's body of which only these buffers were read; the rest is zero and takes no memory.
+fn body(file: &File, message: &Message, buffers: &[(u64, u64)]) -> Result<Buffer, Fault> {
+    let mut body = MutableBuffer::from_len_zeroed(message.body_length as usize);
+    for (begin, length) in buffers {
+        let from = (begin - message.body) as usize;
+        file.read_exact_at(&mut body.as_slice_mut()[from..from + *length as usize], *begin)?;
+    }
+    Ok(body.into())
+}
+
+fn has_dictionary(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(..) => true,
+        DataType::Struct(fields) => fields.iter().any(|field| has_dictionary(field.data_type())),
+        _ => false,
+    }
+}
+
+impl Files for Arrow {
+    fn list(&self) -> Vec<(&Path, u64, SchemaRef)> {
+        self.files.iter().map(|file| (&*file.path, file.rows, file.schema.clone())).collect()
+    }
+
+    fn size(&self, file: usize, column: usize) -> Option<u64> {
+        let file = &self.files[file];
+        let data_type = file.schema.field(column).data_type();
+        if let Some(width) = data_type.primitive_width() {
+            return file.rows.checked_mul(width.max(8) as u64);
+        }
+        match data_type {
+            DataType::Boolean => Some(file.rows),
+            DataType::Dictionary(..) => file.rows.checked_mul(16),
+            _ => {
+                let buffers = file.batches.iter().flat_map(|batch| batch.buffers(column));
+                let bytes = buffers.map(|buffer| buffer.1).try_fold(0, u64::checked_add)?;
+                bytes.checked_mul(2)?.checked_add(file.rows.checked_mul(8)?)
+            }
+        }
+    }
+
+    fn places(&self, number: usize, column: usize, sort: &Sort) -> Result<Option<Arc<Places>>> {
+        let file = &self.files[number];
+        if file.batches.iter().any(|batch| batch.compressed) {
+            return Ok(None);
+        }
+        let data_type = file.schema.field(column).data_type();
+        use crate::sample::FieldKind::{Array, Ragged, Text};
+        let wanted = match sort {
+            Sort::Plain(Array { dtype: DType::Bool, .. } | Ragged { dtype: DType::Bool, .. }) => {
+                false
+            }
+            Sort::Plain(Ragged { axes, .. }) => *axes == 1,
+            Sort::Plain(Array { .. } | Text) | Sort::Binary | Sort::ImageStruct => true,
+            Sort::Plain(_) => false,
+            Sort::Whole => data_type.primitive_width() == Some(8),
+        };
+        if !wanted || has_dictionary(data_type) {
+            return Ok(None);
+        }
+        let note = || -> Result<Option<Places>, Fault> {
+            let opened = file.reopen()?;
+            let mut noted = Noted {
+                begins: Vec::new(),
+                lengths: Vec::new(),
+                runs: Vec::new(),
+                width: 0,
+                rows: 0,
+            };
+            for batch in file.batches.iter().filter(|batch| batch.rows > 0) {
+                let at = batch.columns[column];
+                let mut walk = Walk { file: &opened, layout: &batch.layout, at };
+                if walk.note(data_type, batch.rows, &mut noted)?.is_none() {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(match noted.runs.is_empty() {
+                true => Places::Each { begins: noted.begins, lengths: noted.lengths },
+                false => Places::Runs { runs: noted.runs, width: noted.width },
+            }))
+        };
+        note().map(|places| places.map(Arc::new)).map_err(|fault| self.source(number, fault))
+    }
+
+    fn units(&self, number: usize, columns: &[usize], _limit: u64) -> Result<Vec<Unit>> {
+        let file = &self.files[number];
+        let size = |opened: &File, batch: &messages::Batch| -> Result<u64, Fault> {
+            let buffers = columns.iter().flat_map(|column| batch.buffers(*column));
+            let mut sizes = buffers.map(|place| match batch.compressed {
+                true => grown(opened, *place),
+                false => Ok(place.1),
+            });
+            sizes.try_fold(0, |sum: u64, size| Ok(sum.saturating_add(size?)))
+        };
+        let all = || -> Result<Vec<Unit>, Fault> {
+            let opened = file.reopen()?;
+            let batches = file.batches.iter().enumerate().filter(|(_, batch)| batch.rows > 0);
+            let unit = |(group, batch): (usize, &messages::Batch)| {
+                let (first, rows, bytes) = (0, batch.rows, size(&opened, batch)?);
+                Ok(Unit { file: number, group, first, rows, bytes })
+            };
+            batches.map(unit).collect()
+        };
+        all().map_err(|fault| self.source(number, fault))
+    }
+
+    fn decode(&self, unit: &Unit, columns: &[usize]) -> Result<Vec<ArrayRef>, Fault> {
+        let file = &self.files[unit.file];
+        let batch = &file.batches[unit.group];
+        let opened = file.reopen()?;
+        let buffers: Vec<(u64, u64)> =
+            columns.iter().flat_map(|column| batch.buffers(*column)).copied().collect();
+        if batch.compressed {
+            buffers.iter().try_for_each(|place| grown(&opened, *place).map(|_| ()))?;
+        }
+        let needed = columns.iter().any(|c| has_dictionary(file.schema.field(*c).data_type()));
+        let dictionaries = match needed {
+            true => self.dictionaries(unit.file, batch.dictionaries)?,
+            false => Dictionaries::default(),
+        };
+        let mut sorted = columns.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let bytes = batch.message.read(&opened)?;
+        let body = body(&opened, &batch.message, &buffers)?;
+        let found = guard("arrow", || {
+            let record = messages::parse(&bytes)?.header_as_record_batch();
+            let record = record.ok_or_else(|| corrupt("a batch is missing"))?;
+            let schema = file.schema.clone();
+            RecordBatchDecoder::try_new(&body, record, schema, &dictionaries, &file.version)
+                .and_then(|decoder| decoder.with_projection(Some(&sorted)).read_record_batch())
+                .map_err(failed)
+        })?;
+        if found.num_rows() as u64 != unit.rows {
+            return Err(corrupt("a batch has fewer rows than it says"));
+        }
+        let pick = |column: &usize| {
+            let at = sorted.binary_search(column).unwrap_or(0);
+            found.columns().get(at).cloned().ok_or_else(|| corrupt("a column is missing"))
+        };
+        columns.iter().map(pick).collect()
+    }
+}

@@ -1,0 +1,436 @@
+//! Parquet files: columns to fields, row groups to blocks.
+//!
+//! Bytes and text that lie uncompressed in their pages are read from there, without the library:
+//! the pages are walked over once and the places of all values noted. Everything else is decoded
+//! by the `parquet` crate, after every page header was compared with the file.
+
+mod careful;
+mod pages;
+mod places;
+mod thrift;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowSelection, RowSelector,
+};
+use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::basic::Type;
+use parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
+    ParquetStatisticsPolicy,
+};
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::Opening;
+use super::columns::Sort;
+use super::table::{Files, Places, Table, Unit};
+use crate::catalog;
+use crate::error::{Error, Fault, Result};
+use crate::sample::FieldKind;
+use crate::spec::FieldChoice;
+
+/// No footer of a sound file is larger.
+const LARGEST_FOOTER: u64 = 512 << 20;
+/// Rows that are decoded at once where little may become much.
+const CAREFUL: u64 = 32 << 20;
+
+/// Opens Parquet files.
+pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Table> {
+    let paths = super::shards::expand(what, &[".parquet", ".pq"])?;
+    let files = paths.into_iter().map(|path| {
+        ParquetFile::open(&path).map_err(|fault| Error::Source {
+            what: path.display().to_string(),
+            problem: fault.to_string(),
+        })
+    });
+    let files = files.collect::<Result<Vec<_>>>()?;
+    Table::open(Box::new(Parquet { files, checked: Mutex::default() }), what, fields, with)
+}
+
+/// Runs what may panic on damaged data.
+pub(super) fn guard<T>(
+    format: &'static str,
+    work: impl FnOnce() -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(Fault::corrupt(format, "is damaged: its decoder gave up")))
+}
+
+fn failed(error: parquet::errors::ParquetError) -> Fault {
+    Fault::corrupt("parquet", error.to_string())
+}
+
+fn arrow_failed(error: ArrowError) -> Fault {
+    Fault::corrupt("parquet", error.to_string())
+}
+
+/// Reads at places, so that many threads may share a file.
+struct Chunks {
+    file: Arc<File>,
+    length: u64,
+}
+
+/// Reads on from a place.
+struct From {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl std::io::Read for From {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read_at(out, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Length for Chunks {
+    fn len(&self) -> u64 {
+        self.length
+    }
+}
+
+impl ChunkReader for Chunks {
+    type T = BufReader<From>;
+
+    fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
+        Ok(BufReader::with_capacity(1 << 10, From { file: self.file.clone(), at: start }))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<bytes::Bytes> {
+        if start.checked_add(length as u64).is_none_or(|end| end > self.length) {
+            return Err(parquet::errors::ParquetError::EOF(
+                "beyond the end of the file".to_owned(),
+            ));
+        }
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, start)?;
+        Ok(bytes.into())
+    }
+}
+
+/// Leaves, and where their values lie.
+type LeafPlaces = Vec<(usize, Arc<Places>)>;
+
+struct ParquetFile {
+    path: PathBuf,
+    length: u64,
+    rows: u64,
+    metadata: ArrowReaderMetadata,
+    /// The schema as the file has it; decoding makes views of text and bytes.
+    schema: SchemaRef,
+    /// Where the values of plain leaves lie, once that is known.
+    places: Mutex<Option<LeafPlaces>>,
+}
+
+impl ParquetFile {
+    fn open(path: &Path) -> Result<ParquetFile, Fault> {
+        let file = catalog::open(path)?;
+        let length = file.metadata()?.len();
+        let footer = read_footer(&file, length)?;
+        let (metadata, schema) = guard("parquet", || {
+            let options = ParquetMetaDataOptions::new()
+                .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
+                .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll);
+            let metadata =
+                ParquetMetaDataReader::decode_metadata_with_options(&footer, Some(&options))
+                    .map_err(failed)?;
+            understand(Arc::new(metadata))
+        })?;
+        let rows = check_groups(metadata.metadata(), length)?;
+        let places = Mutex::default();
+        Ok(ParquetFile { path: path.to_owned(), length, rows, metadata, schema, places })
+    }
+
+    fn groups(&self) -> &ParquetMetaData {
+        self.metadata.metadata()
+    }
+
+    /// The leaves under a column; of an image's struct, only its bytes.
+    fn leaves(&self, column: usize) -> Vec<usize> {
+        let schema = self.groups().file_metadata().schema_descr();
+        let of_image = matches!(self.schema.field(column).data_type(), DataType::Struct(_));
+        let wanted = |leaf: &usize| {
+            schema.get_column_root_idx(*leaf) == column
+                && (!of_image || schema.column(*leaf).name() == "bytes")
+        };
+        (0..schema.num_columns()).filter(wanted).collect()
+    }
+
+    fn chunks(&self, leaf: usize) -> impl Iterator<Item = &ColumnChunkMetaData> {
+        self.groups().row_groups().iter().map(move |group| group.column(leaf))
+    }
+}
+
+fn read_footer(file: &File, length: u64) -> Result<Vec<u8>, Fault> {
+    let corrupt = |reason: &str| Fault::corrupt("parquet", reason);
+    if length < 12 {
+        return Err(corrupt("is too short for a Parquet file"));
+    }
+    let mut tail = [0; 8];
+    file.read_exact_at(&mut tail, length - 8)?;
+    match &tail[4..] {
+        b"PAR1" => {}
+        b"PARE" => return Err(Fault::Unsupported("is encrypted: decrypt it first".to_owned())),
+        _ => {
+            return Err(corrupt(
+                "does not end as a Parquet file does: it was cut short, or is something else",
+            ));
+        }
+    }
+    let footer = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
+    if footer > (length - 12).min(LARGEST_FOOTER) {
+        return Err(corrupt("has a footer that is longer than the file"));
+    }
+    let mut bytes = vec![0; footer as usize];
+    file.read_exact_at(&mut bytes, length - 8 - footer)?;
+    match thrift::footer_is_sound(&bytes) {
+        true => Ok(bytes),
+        false => Err(corrupt("has a damaged footer")),
+    }
+}
+
+/// The schema as it is, and as it is decoded: text and bytes become views, which never copy a
+/// value out of a dictionary for each of its rows.
+fn understand(metadata: Arc<ParquetMetaData>) -> Result<(ArrowReaderMetadata, SchemaRef), Fault> {
+    let options = ArrowReaderOptions::new;
+    let plain = ArrowReaderMetadata::try_new(metadata.clone(), options()).or_else(|_| {
+        // The schema that Arrow embeds may be damaged, or newer than this library.
+        ArrowReaderMetadata::try_new(metadata.clone(), options().with_skip_arrow_metadata(true))
+    });
+    let schema = plain.map_err(failed)?.schema().clone();
+    let fields = schema.fields().iter().map(|field| viewed(field)).collect::<Vec<_>>();
+    let views = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+    let viewed = ArrowReaderMetadata::try_new(metadata, options().with_schema(views));
+    Ok((viewed.map_err(failed)?, schema))
+}
+
+fn viewed(field: &Field) -> Field {
+    let data_type = match field.data_type() {
+        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        DataType::Dictionary(_, values) => match &**values {
+            DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+            DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+            other => other.clone(),
+        },
+        DataType::Struct(fields) => {
+            DataType::Struct(fields.iter().map(|field| viewed(field)).collect())
+        }
+        other => other.clone(),
+    };
+    field.clone().with_data_type(data_type)
+}
+
+/// Compares what the row groups say with the file and each other; gives the rows of all.
+fn check_groups(metadata: &ParquetMetaData, length: u64) -> Result<u64, Fault> {
+    let corrupt = |reason: &str| Fault::corrupt("parquet", reason);
+    let leaves = metadata.file_metadata().schema_descr().num_columns();
+    let mut rows = 0_u64;
+    for group in metadata.row_groups() {
+        let here = u64::try_from(group.num_rows()).map_err(|_| corrupt("has negative rows"))?;
+        rows = rows.checked_add(here).ok_or_else(|| corrupt("has too many rows"))?;
+        if group.num_columns() != leaves {
+            return Err(corrupt("has a row group without some of the columns"));
+        }
+        for chunk in group.columns() {
+            if chunk.file_path().is_some() {
+                let problem = "keeps columns in other files, which is not supported";
+                return Err(Fault::Unsupported(problem.to_owned()));
+            }
+            if here == 0 && chunk.num_values() == 0 {
+                continue;
+            }
+            let (begin, end) = pages::range(chunk, length)?;
+            let values = chunk.num_values() as u64;
+            // A page has 16 million values at most, and takes some bytes.
+            let most = ((end - begin) / 8 + 1).saturating_mul(1 << 24);
+            if values > most || (chunk.column_descr().max_rep_level() == 0 && values != here) {
+                return Err(corrupt("has a column with another number of rows"));
+            }
+            if here > 0 && values == 0 {
+                return Err(corrupt("has a column without rows"));
+            }
+        }
+        if leaves == 0 && here > 0 {
+            return Err(corrupt("has rows without columns"));
+        }
+    }
+    Ok(rows)
+}
+
+/// Bytes that a value takes when it is decoded.
+fn width(chunk: &ColumnChunkMetaData) -> u64 {
+    match chunk.column_type() {
+        Type::BOOLEAN => 1,
+        Type::INT32 | Type::FLOAT => 4,
+        Type::INT64 | Type::DOUBLE => 8,
+        Type::INT96 | Type::BYTE_ARRAY => 16,
+        Type::FIXED_LEN_BYTE_ARRAY => {
+            u64::try_from(chunk.column_descr().type_length()).unwrap_or(16)
+        }
+    }
+}
+
+fn decoded(chunk: &ColumnChunkMetaData) -> u64 {
+    let values = u64::try_from(chunk.num_values()).unwrap_or(u64::MAX);
+    let stored = u64::try_from(chunk.uncompressed_size()).unwrap_or(u64::MAX);
+    values.saturating_mul(width(chunk)).saturating_add(match chunk.column_type() {
+        Type::BYTE_ARRAY => stored,
+        _ => 0,
+    })
+}
+
+/// What the pages of a column chunk hold: the largest page, and whether little becomes much.
+type Checked = HashMap<(usize, usize, usize), (u64, bool)>;
+
+struct Parquet {
+    files: Vec<ParquetFile>,
+    /// Column chunks whose pages were looked at: file, row group, leaf.
+    checked: Mutex<Checked>,
+}
+
+impl Parquet {
+    /// Looks at a chunk's pages once.
+    fn check(&self, opened: &File, key: (usize, usize, usize)) -> Result<(u64, bool), Fault> {
+        let lock = || self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(&key) {
+            return Ok(*known);
+        }
+        let file = &self.files[key.0];
+        let facts =
+            pages::check(opened, file.length, file.groups().row_group(key.1).column(key.2))?;
+        let found = (facts.largest, facts.grows);
+        lock().insert(key, found);
+        Ok(found)
+    }
+}
+
+impl Files for Parquet {
+    fn list(&self) -> Vec<(&Path, u64, SchemaRef)> {
+        self.files.iter().map(|file| (&*file.path, file.rows, file.schema.clone())).collect()
+    }
+
+    fn size(&self, file: usize, column: usize) -> Option<u64> {
+        let file = &self.files[file];
+        let leaves = file.leaves(column);
+        let sizes = leaves.iter().flat_map(|leaf| file.chunks(*leaf)).map(decoded);
+        sizes.reduce(u64::saturating_add).or(Some(0)).map(|size| size.max(file.rows))
+    }
+
+    fn places(&self, file: usize, column: usize, sort: &Sort) -> Result<Option<Arc<Places>>> {
+        let file = &self.files[file];
+        let bytes = matches!(sort, Sort::Binary | Sort::ImageStruct | Sort::Plain(FieldKind::Text));
+        let &[leaf] = &file.leaves(column)[..] else { return Ok(None) };
+        if !bytes {
+            return Ok(None);
+        }
+        let mut known = file.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = match &mut *known {
+            Some(all) => all,
+            none => none.insert(places::find(file).map_err(|fault| Error::Source {
+                what: file.path.display().to_string(),
+                problem: fault.to_string(),
+            })?),
+        };
+        let at = all.iter().position(|(each, _)| *each == leaf);
+        Ok(at.map(|at| all[at].1.clone()))
+    }
+
+    fn units(&self, number: usize, columns: &[usize], limit: u64) -> Result<Vec<Unit>> {
+        let file = &self.files[number];
+        let leaves: BTreeSet<usize> = columns.iter().flat_map(|c| file.leaves(*c)).collect();
+        let mut units = Vec::new();
+        for (at, group) in file.groups().row_groups().iter().enumerate() {
+            let rows = group.num_rows() as u64;
+            let sizes = leaves.iter().map(|leaf| decoded(group.column(*leaf)));
+            let bytes = sizes.reduce(u64::saturating_add).unwrap_or(0);
+            let parts = bytes.div_ceil(limit.max(1)).clamp(1, rows.max(1));
+            let each = rows.div_ceil(parts).max(1);
+            let mut first = 0;
+            while first < rows {
+                let rows = each.min(rows - first);
+                let bytes = bytes / parts + 1;
+                units.push(Unit { file: number, group: at, first, rows, bytes });
+                first += rows;
+            }
+        }
+        Ok(units)
+    }
+
+    fn decode(&self, unit: &Unit, columns: &[usize]) -> Result<Vec<ArrayRef>, Fault> {
+        let file = &self.files[unit.file];
+        let opened = Arc::new(catalog::open(&file.path)?);
+        if opened.metadata()?.len() != file.length {
+            return Err(Fault::corrupt("parquet", "has changed since it was opened"));
+        }
+        let leaves: BTreeSet<usize> = columns.iter().flat_map(|c| file.leaves(*c)).collect();
+        let mut step = unit.rows;
+        for leaf in &leaves {
+            let (largest, grows) = self.check(&opened, (unit.file, unit.group, *leaf))?;
+            if grows {
+                step = step.min((CAREFUL / largest.max(1)).max(1));
+            }
+        }
+        let batches = guard("parquet", || {
+            let chunks = Arc::new(Chunks { file: opened, length: file.length });
+            let (metadata, fields) = (file.groups(), file.metadata.schema().fields());
+            let schema = metadata.file_metadata().schema_descr();
+            let mask = ProjectionMask::leaves(schema, leaves);
+            let levels =
+                parquet_to_arrow_field_levels(schema, mask, Some(fields)).map_err(failed)?;
+            let all = metadata.row_group(unit.group).num_rows() as u64;
+            let selectors = [
+                RowSelector::skip(unit.first as usize),
+                RowSelector::select(unit.rows as usize),
+                RowSelector::skip((all - unit.first - unit.rows) as usize),
+            ];
+            let some = selectors.into_iter().filter(|part| part.row_count > 0).collect::<Vec<_>>();
+            let some = (unit.rows < all).then(|| RowSelection::from(some));
+            let group = careful::Group { chunks, metadata, number: unit.group };
+            let reader = ParquetRecordBatchReader::try_new_with_row_groups(
+                &levels,
+                &group,
+                step as usize,
+                some,
+            );
+            let mut batches: Vec<RecordBatch> = Vec::new();
+            let mut bytes = 0;
+            for batch in reader.map_err(failed)? {
+                let batch = batch.map_err(arrow_failed)?;
+                bytes += batch.get_array_memory_size() as u64;
+                if step < unit.rows && bytes > unit.bytes.saturating_mul(16).max(256 << 20) {
+                    return Err(Fault::TooLarge("has a block that becomes too large".to_owned()));
+                }
+                batches.push(batch);
+            }
+            Ok(batches)
+        })?;
+        let sorted: BTreeSet<usize> = columns.iter().copied().collect();
+        let pick = |column: &usize| {
+            let at = sorted.range(..column).count();
+            let arrays: Vec<ArrayRef> =
+                batches.iter().map(|batch| batch.column(at).clone()).collect();
+            let array = match &arrays[..] {
+                [one] => one.clone(),
+                many => {
+                    let many: Vec<_> = many.iter().map(|array| &**array).collect();
+                    arrow_select::concat::concat(&many).map_err(arrow_failed)?
+                }
+            };
+            match array.len() as u64 == unit.rows {
+                true => Ok(array),
+                false => Err(Fault::corrupt("parquet", "has fewer rows than it says")),
+            }
+        };
+        guard("parquet", || columns.iter().map(pick).collect())
+    }
+}

@@ -1,0 +1,396 @@
+//! The pages of a column chunk: looked at before they are decoded, and the places of values that
+//! lie in them plainly.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use parquet::basic::{Compression, Type};
+use parquet::file::metadata::ColumnChunkMetaData;
+
+use super::super::table::{MISSING, Places};
+use super::thrift::Page;
+use crate::error::Fault;
+
+/// No page of a sound file is larger, decompressed.
+const LARGEST_PAGE: u64 = 1 << 30;
+/// What a page may always take, however little of the file it is.
+const SMALL_PAGE: u64 = 4 << 20;
+/// A compressed page grows by no more than this (zstd, of one value again and again).
+const GROWTH: u64 = 1 << 14;
+/// No page holds more values.
+const MOST_VALUES: u64 = 1 << 24;
+/// No page header is longer.
+const LONGEST_HEADER: u64 = 1 << 20;
+
+const PLAIN: i64 = 0;
+const PLAIN_DICTIONARY: i64 = 2;
+const RLE: i64 = 3;
+const RLE_DICTIONARY: i64 = 8;
+const DELTA_BYTE_ARRAY: i64 = 7;
+
+fn corrupt(reason: &str) -> Fault {
+    Fault::corrupt("parquet", reason)
+}
+
+/// A piece of a file that moves forward with what is asked for.
+struct Window<'a> {
+    file: &'a File,
+    /// The file's length.
+    length: u64,
+    begin: u64,
+    bytes: Vec<u8>,
+    /// Bytes that are read at once.
+    step: u64,
+}
+
+impl Window<'_> {
+    /// `length` bytes at `at`.
+    fn get(&mut self, at: u64, length: u64) -> Result<&[u8], Fault> {
+        let have = self.begin..self.begin + self.bytes.len() as u64;
+        if !(have.contains(&at) && at + length <= have.end) {
+            let end = at.checked_add(length).filter(|end| *end <= self.length);
+            let end = end.ok_or_else(|| corrupt("a value lies beyond the end of the file"))?;
+            let end = end.max((at + self.step).min(self.length));
+            self.bytes.resize((end - at) as usize, 0);
+            self.begin = at;
+            self.file.read_exact_at(&mut self.bytes, at)?;
+        }
+        let from = (at - self.begin) as usize;
+        Ok(&self.bytes[from..from + length as usize])
+    }
+
+    fn number(&mut self, at: u64) -> Result<u64, Fault> {
+        let bytes = self.get(at, 4)?;
+        Ok(u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
+    }
+}
+
+/// Where a column chunk lies, checked against the file.
+pub(super) fn range(chunk: &ColumnChunkMetaData, length: u64) -> Result<(u64, u64), Fault> {
+    let begin = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+    let begin = u64::try_from(begin).ok();
+    let bytes = u64::try_from(chunk.compressed_size()).ok();
+    begin
+        .zip(bytes)
+        .and_then(|(begin, bytes)| Some((begin, begin.checked_add(bytes)?)))
+        .filter(|(begin, end)| *begin >= 4 && *end <= length && chunk.num_values() >= 0)
+        .ok_or_else(|| corrupt("a column lies beyond the end of the file"))
+}
+
+/// Calls `each` with every page of a chunk and where its body begins.
+fn pages(
+    window: &mut Window<'_>,
+    chunk: &ColumnChunkMetaData,
+    each: &mut dyn FnMut(&mut Window<'_>, &Page, u64) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let (mut at, end) = range(chunk, window.length)?;
+    let mut values = 0;
+    while values < chunk.num_values() as u64 {
+        let header = [256, 16 << 10, LONGEST_HEADER].into_iter().find_map(|length| {
+            let bytes = window.get(at, (end - at).min(length)).ok()?;
+            Page::read(bytes)
+        });
+        let (page, header) = header.ok_or_else(|| corrupt("a page header is damaged"))?;
+        let body = at + header as u64;
+        at = body
+            .checked_add(page.compressed)
+            .filter(|next| *next <= end)
+            .ok_or_else(|| corrupt("a page is longer than its column"))?;
+        if page.kind != 2 && page.kind != 1 {
+            values += page.values;
+        }
+        each(window, &page, body)?;
+    }
+    match values == chunk.num_values() as u64 {
+        true => Ok(()),
+        false => Err(corrupt("a page has more values than its column")),
+    }
+}
+
+/// What decoding a chunk will meet.
+pub(super) struct Facts {
+    /// Bytes of the largest page.
+    pub largest: u64,
+    /// Whether values are made of those before them, so that little may become much.
+    pub grows: bool,
+}
+
+/// Looks at all pages of a chunk, so that no decoder is misled by them.
+pub(super) fn check(file: &File, length: u64, chunk: &ColumnChunkMetaData) -> Result<Facts, Fault> {
+    let mut window = Window { file, length, begin: 0, bytes: Vec::new(), step: 256 };
+    let mut facts = Facts { largest: 0, grows: false };
+    let codec = chunk.compression();
+    pages(&mut window, chunk, &mut |window, page, body| {
+        let most = match codec {
+            Compression::UNCOMPRESSED => page.compressed,
+            Compression::SNAPPY | Compression::LZ4_RAW => page.compressed.saturating_mul(256),
+            _ => page.compressed.saturating_mul(GROWTH),
+        };
+        let most = most.clamp(SMALL_PAGE, LARGEST_PAGE);
+        if page.uncompressed > most || page.compressed > LARGEST_PAGE {
+            return Err(corrupt("a page is larger than it can be"));
+        }
+        if page.values > MOST_VALUES {
+            return Err(corrupt("a page has more than 16 million values"));
+        }
+        if page.definition + page.repetition > page.uncompressed.min(page.compressed) {
+            return Err(corrupt("a page's levels are longer than the page"));
+        }
+        if matches!(codec, Compression::GZIP(_)) && page.compressed > 64 << 10 {
+            let levels = page.definition + page.repetition;
+            let bytes = window.get(body + levels, page.compressed - levels)?;
+            gunzip_is_bounded(bytes, page.uncompressed)?;
+        }
+        // The decoder of Hadoop's LZ4 does not know when to stop.
+        if matches!(codec, Compression::LZ4) && page.compressed > 4 << 20 {
+            return Err(Fault::Unsupported(
+                "has pages of more than 4 MB in Hadoop's LZ4: write it with lz4_raw".to_owned(),
+            ));
+        }
+        facts.largest = facts.largest.max(page.uncompressed);
+        facts.grows |= page.encoding == DELTA_BYTE_ARRAY;
+        Ok(())
+    })?;
+    Ok(facts)
+}
+
+/// The library's decoder of gzip takes all that comes: it is counted first where that may be much.
+fn gunzip_is_bounded(bytes: &[u8], expected: u64) -> Result<(), Fault> {
+    use std::io::Read;
+    let mut reader = flate2::read::MultiGzDecoder::new(bytes).take(expected + 1);
+    let found = std::io::copy(&mut reader, &mut std::io::sink())?;
+    match found <= expected {
+        true => Ok(()),
+        false => Err(corrupt("a page is larger than it says")),
+    }
+}
+
+/// Whether the values of a chunk may lie in the file as they are.
+pub(super) fn is_plain(chunk: &ColumnChunkMetaData) -> bool {
+    use parquet::basic::Encoding as E;
+    #[allow(deprecated)]
+    let known = |encoding: E| {
+        matches!(
+            encoding,
+            E::PLAIN | E::RLE | E::BIT_PACKED | E::PLAIN_DICTIONARY | E::RLE_DICTIONARY
+        )
+    };
+    chunk.compression() == Compression::UNCOMPRESSED
+        && chunk.column_descr().max_rep_level() == 0
+        && matches!(chunk.column_type(), Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY)
+        && chunk.encodings().all(known)
+        && chunk.file_path().is_none()
+}
+
+/// Adds the places of a chunk's values; `false` if they do not lie in the file as they are.
+pub(super) fn places(
+    file: &File,
+    length: u64,
+    chunk: &ColumnChunkMetaData,
+    begins: &mut Vec<u64>,
+    lengths: &mut Vec<u32>,
+) -> Result<bool, Fault> {
+    let descriptor = chunk.column_descr();
+    let max = descriptor.max_def_level();
+    let fixed = (chunk.column_type() == Type::FIXED_LEN_BYTE_ARRAY)
+        .then(|| u64::try_from(descriptor.type_length()).unwrap_or(0));
+    let each = chunk.compressed_size().max(0) / chunk.num_values().max(1);
+    // Of large values only their lengths are looked at, of small ones all at once.
+    let step = if each > 16 << 10 { 256 } else { 64 << 10 };
+    let mut window = Window { file, length, begin: 0, bytes: Vec::new(), step };
+    let mut dictionary: Vec<(u64, u32)> = Vec::new();
+    let mut plain = true;
+    pages(&mut window, chunk, &mut |window, page, body| {
+        let end = body + page.compressed;
+        if page.kind == 2 {
+            plain &= matches!(page.encoding, PLAIN | PLAIN_DICTIONARY);
+            return walk(window, body, end, page.values, fixed, &mut |begin, length| {
+                dictionary.push((begin, length));
+            });
+        }
+        if page.kind == 1 || !plain {
+            return Ok(());
+        }
+        let (levels, at) = match (page.kind, max > 0) {
+            (3, _) => {
+                let levels = body + page.repetition;
+                let at = levels + page.definition;
+                ((levels, at), at)
+            }
+            (_, true) if page.levels == RLE => {
+                let at = body + 4 + window.number(body)?;
+                ((body + 4, at), at)
+            }
+            (_, false) => ((body, body), body),
+            _ => {
+                plain = false;
+                return Ok(());
+            }
+        };
+        if at > end || page.values > MOST_VALUES {
+            return Err(corrupt("a page's levels are longer than the page"));
+        }
+        // Which of the rows have a value.
+        let first = begins.len();
+        let mut present = 0;
+        if max > 0 {
+            let bits = u32::from(max as u16).ilog2() + 1;
+            let bytes = window.get(levels.0, levels.1 - levels.0)?;
+            hybrid(bytes, bits, page.values, &mut |level, run| {
+                let here = level == max as u32;
+                let length = if here { 0 } else { MISSING };
+                present += if here { run } else { 0 };
+                lengths.extend(std::iter::repeat_n(length, run as usize));
+            })?;
+        } else {
+            present = page.values;
+            lengths.extend(std::iter::repeat_n(0, page.values as usize));
+        }
+        begins.resize(lengths.len(), 0);
+        let mut row = first;
+        let mut put = |begin: u64, length: u32| {
+            while lengths.get(row) == Some(&MISSING) {
+                row += 1;
+            }
+            if row < lengths.len() {
+                (begins[row], lengths[row]) = (begin, length);
+                row += 1;
+            }
+        };
+        match page.encoding {
+            PLAIN => walk(window, at, end, present, fixed, &mut put),
+            PLAIN_DICTIONARY | RLE_DICTIONARY if present > 0 => {
+                let bytes = window.get(at, end - at)?;
+                let (bits, bytes) =
+                    bytes.split_first().ok_or_else(|| corrupt("a page is empty"))?;
+                let mut sound = true;
+                hybrid(bytes, u32::from(*bits), present, &mut |key, run| match dictionary
+                    .get(key as usize)
+                {
+                    Some((begin, length)) => (0..run).for_each(|_| put(*begin, *length)),
+                    None => sound = false,
+                })?;
+                match sound {
+                    true => Ok(()),
+                    false => Err(corrupt("a value is not in the dictionary")),
+                }
+            }
+            PLAIN_DICTIONARY | RLE_DICTIONARY => Ok(()),
+            _ => {
+                plain = false;
+                Ok(())
+            }
+        }
+    })?;
+    Ok(plain)
+}
+
+/// Walks over values that lie one after the other, each with its length before it.
+fn walk(
+    window: &mut Window<'_>,
+    mut at: u64,
+    end: u64,
+    count: u64,
+    fixed: Option<u64>,
+    put: &mut dyn FnMut(u64, u32),
+) -> Result<(), Fault> {
+    for _ in 0..count {
+        let length = match fixed {
+            Some(length) => length,
+            None => {
+                at += 4;
+                if at > end {
+                    return Err(corrupt("a page ends within its values"));
+                }
+                window.number(at - 4)?
+            }
+        };
+        let next = at + length;
+        if next > end || length >= u64::from(MISSING) {
+            return Err(corrupt("a value is longer than its page"));
+        }
+        put(at, length as u32);
+        at = next;
+    }
+    Ok(())
+}
+
+/// Runs of equal numbers and packed numbers, of `bits` bits each: `count` in all.
+fn hybrid(
+    bytes: &[u8],
+    bits: u32,
+    count: u64,
+    each: &mut dyn FnMut(u32, u64),
+) -> Result<(), Fault> {
+    if bits > 32 {
+        return Err(corrupt("a page's numbers are too wide"));
+    }
+    let short = || corrupt("a page ends within its numbers");
+    let mut at = 0;
+    let mut left = count;
+    while left > 0 {
+        let mut head = 0_u64;
+        for shift in (0..35).step_by(7) {
+            let byte = *bytes.get(at).ok_or_else(short)?;
+            at += 1;
+            head |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                break;
+            }
+        }
+        if head & 1 == 0 {
+            let width = bits.div_ceil(8) as usize;
+            let value = bytes.get(at..at + width).ok_or_else(short)?;
+            at += width;
+            let value = value.iter().rev().fold(0_u32, |value, byte| value << 8 | u32::from(*byte));
+            let run = (head >> 1).min(left);
+            if run == 0 {
+                return Err(corrupt("a page has an empty run"));
+            }
+            each(value, run);
+            left -= run;
+        } else {
+            let values = (head >> 1).saturating_mul(8).min(left.next_multiple_of(8));
+            if values == 0 {
+                return Err(corrupt("a page has an empty run"));
+            }
+            let length = (head >> 1).saturating_mul(u64::from(bits));
+            // A last group may be cut short where nothing of it is needed.
+            let packed = &bytes[at..at.saturating_add(length as usize).min(bytes.len())];
+            at += packed.len();
+            let take = values.min(left);
+            if (packed.len() as u64) * 8 < take * u64::from(bits) {
+                return Err(short());
+            }
+            for number in 0..take {
+                each(unpack(packed, number * u64::from(bits), bits), 1);
+            }
+            left -= take;
+        }
+    }
+    Ok(())
+}
+
+/// The number of `bits` bits at bit `at`.
+fn unpack(bytes: &[u8], at: u64, bits: u32) -> u32 {
+    let first = (at / 8) as usize;
+    let mut word = [0; 8];
+    let have = bytes.len().saturating_sub(first).min(8);
+    word[..have].copy_from_slice(&bytes[first..first + have]);
+    ((u64::from_le_bytes(word) >> (at % 8)) & ((1_u64 << bits) - 1)) as u32
+}
+
+/// The places of a whole column of a file, if all of its values lie there plainly.
+pub(super) fn column(
+    file: &File,
+    length: u64,
+    chunks: &mut dyn Iterator<Item = &ColumnChunkMetaData>,
+) -> Result<Option<Places>, Fault> {
+    let (mut begins, mut lengths) = (Vec::new(), Vec::new());
+    for chunk in chunks {
+        if !places(file, length, chunk, &mut begins, &mut lengths)? {
+            return Ok(None);
+        }
+    }
+    Ok(Some(Places::Each { begins, lengths }))
+}

@@ -1,0 +1,331 @@
+//! Tables of text as fields: what CSV and JSONL have in common.
+//!
+//! What a column holds is decided over all rows. Numbers are kept; of everything else only the
+//! places of the rows are known, and a row is read again when it is asked for.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::Source;
+use super::rows::Lines;
+use super::text_cells::{Cell, Seen, number_in, truth_in, whole_in, write};
+use crate::catalog;
+use crate::error::{Error, Fault, Result};
+use crate::sample::{DType, Field, FieldKind, Room, Value};
+use crate::spec::read::nearest;
+use crate::spec::{FieldChoice, FieldRole};
+
+/// No row is longer.
+pub(super) const LONGEST_ROW: u64 = 16 << 20;
+/// No table has more columns.
+pub(super) const MOST_COLUMNS: usize = 1 << 16;
+
+/// How rows are written.
+pub(super) trait Rows: Send + Sync {
+    /// Calls `each` with every row of a file: its place and its values, in the order of
+    /// `columns`, to which new ones are added.
+    fn read(
+        &self,
+        lines: &mut Lines<BufReader<File>>,
+        columns: &mut Vec<String>,
+        each: &mut EachRow<'_>,
+    ) -> Result<(), String>;
+
+    /// The value of one column of a row that is at hand.
+    fn pick(
+        &self,
+        row: &[u8],
+        columns: &[String],
+        column: usize,
+        each: &mut dyn FnMut(Cell<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault>;
+}
+
+/// Hears of a row: where it begins, how long it is, its values.
+pub(super) type EachRow<'a> = dyn FnMut(u64, usize, &mut dyn Iterator<Item = Cell<'_>>) + 'a;
+
+enum Stored {
+    Whole(Vec<i64>),
+    Number(Vec<f32>),
+    Truth(Vec<u8>),
+    /// Read from its row each time.
+    InRow,
+}
+
+struct Column {
+    /// Its number in a row.
+    number: usize,
+    stored: Stored,
+    /// Rows without a value, rising.
+    missing: Vec<u64>,
+}
+
+/// Rows of text in many files.
+pub(super) struct TextTable {
+    rows: Box<dyn Rows>,
+    what: String,
+    paths: Vec<PathBuf>,
+    files: Vec<File>,
+    /// Where each file ends, in rows.
+    ends: Vec<u64>,
+    /// Where each row begins and how long it is; empty if all columns are kept.
+    places: Vec<(u64, u32)>,
+    names: Vec<String>,
+    fields: Vec<Field>,
+    columns: Vec<Column>,
+}
+
+impl TextTable {
+    /// Reads the files twice: to see what the columns hold, and for their values.
+    pub(super) fn open(
+        rows: Box<dyn Rows>,
+        what: &Path,
+        paths: Vec<PathBuf>,
+        chosen: &[FieldChoice],
+    ) -> Result<TextTable> {
+        let mut table = TextTable {
+            rows,
+            what: what.display().to_string(),
+            paths,
+            files: Vec::new(),
+            ends: Vec::new(),
+            places: Vec::new(),
+            names: Vec::new(),
+            fields: Vec::new(),
+            columns: Vec::new(),
+        };
+        let mut seen: Vec<Seen> = Vec::new();
+        let mut names = Vec::new();
+        let mut count = 0_u64;
+        for path in &table.paths {
+            table.scan(path, &mut names, &mut |_, _, cells| {
+                count += 1;
+                for (at, cell) in cells.enumerate() {
+                    if at >= seen.len() {
+                        seen.push(Seen::default());
+                    }
+                    seen[at].see(&cell);
+                }
+            })?;
+            table.ends.push(count);
+        }
+        table.names = names;
+        seen.resize(table.names.len(), Seen::default());
+        if count == 0 {
+            return Err(table.problem("has no rows"));
+        }
+        table.choose(&seen, chosen)?;
+        table.take()?;
+        for path in &table.paths {
+            table.files.push(catalog::open(path).map_err(|source| Error::Io {
+                what: "cannot open",
+                path: path.clone(),
+                source,
+            })?);
+        }
+        Ok(table)
+    }
+
+    fn problem(&self, problem: impl Into<String>) -> Error {
+        Error::Source { what: self.what.clone(), problem: problem.into() }
+    }
+
+    fn scan(&self, path: &Path, names: &mut Vec<String>, each: &mut EachRow<'_>) -> Result<()> {
+        let file = catalog::open(path).map_err(|source| Error::Io {
+            what: "cannot open",
+            path: path.to_owned(),
+            source,
+        })?;
+        let reader = BufReader::with_capacity(1 << 17, file);
+        let mut lines = Lines::new(reader, LONGEST_ROW, "table");
+        self.rows.read(&mut lines, names, each).map_err(|problem| Error::Source {
+            what: format!("{}, line {}", path.display(), lines.number),
+            problem,
+        })
+    }
+
+    fn choose(&mut self, seen: &[Seen], chosen: &[FieldChoice]) -> Result<()> {
+        let several = "holds values of several types, or objects";
+        let mut add = |name: &str, number: usize, role: Option<FieldRole>| -> bool {
+            let kind = match role {
+                Some(FieldRole::Text) => Some(FieldKind::Text),
+                Some(FieldRole::Bytes) => Some(FieldKind::Bytes),
+                Some(FieldRole::Image) => None,
+                None => seen[number].kind(),
+            };
+            let Some(kind) = kind else { return false };
+            let stored = match &kind {
+                FieldKind::Array { dtype, shape } if shape.is_empty() => match dtype {
+                    DType::Bool => Stored::Truth(Vec::new()),
+                    DType::I64 => Stored::Whole(Vec::new()),
+                    _ => Stored::Number(Vec::new()),
+                },
+                _ => Stored::InRow,
+            };
+            self.fields.push(Field { name: name.to_owned(), kind });
+            self.columns.push(Column { number, stored, missing: Vec::new() });
+            true
+        };
+        for choice in chosen {
+            let find = |name: &str| self.names.iter().position(|each| each == name);
+            let Some(number) = choice.column.split(';').find_map(find) else {
+                let known: Vec<&str> = self.names.iter().map(String::as_str).collect();
+                let hint = nearest(&choice.column, &known);
+                let hint = hint.map_or(String::new(), |name| format!("; did you mean {name}?"));
+                let known = known.join(", ");
+                let text = format!("has no column {:?}, only {known}{hint}", choice.column);
+                return Err(self.problem(text));
+            };
+            if choice.role == Some(FieldRole::Image) {
+                let text = "holds no images: a table of images' paths is a manifest";
+                return Err(self.problem(text));
+            }
+            if !add(&choice.name, number, choice.role) {
+                return Err(self.problem(format!("column {:?} {several}", choice.column)));
+            }
+        }
+        if chosen.is_empty() {
+            for (number, name) in self.names.iter().enumerate() {
+                add(name, number, None);
+            }
+        }
+        match self.fields.is_empty() {
+            true => Err(self.problem(format!("has no column that can be read: each {several}"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the numbers, and the places of the rows if they are needed.
+    fn take(&mut self) -> Result<()> {
+        let in_rows = self.columns.iter().any(|column| matches!(column.stored, Stored::InRow));
+        let mut columns = std::mem::take(&mut self.columns);
+        let mut by_number: Vec<Vec<usize>> = vec![Vec::new(); self.names.len()];
+        for (at, column) in columns.iter().enumerate() {
+            by_number[column.number].push(at);
+        }
+        let mut places = Vec::new();
+        let mut row = 0;
+        for path in &self.paths {
+            let mut names = self.names.clone();
+            self.scan(path, &mut names, &mut |begin, length, cells| {
+                let mut cells = cells.enumerate();
+                let mut next = cells.next();
+                for (number, wanted) in by_number.iter().enumerate() {
+                    let cell = match next.take() {
+                        Some((at, cell)) if at == number => {
+                            next = cells.next();
+                            cell
+                        }
+                        other => {
+                            next = other;
+                            Cell::Missing
+                        }
+                    };
+                    wanted.iter().for_each(|at| columns[*at].put(&cell, row));
+                }
+                if in_rows {
+                    places.push((begin, length as u32));
+                }
+                row += 1;
+            })?;
+        }
+        (self.columns, self.places) = (columns, places);
+        match self.ends.last() == Some(&row) {
+            true => Ok(()),
+            false => Err(self.problem("changed while it was read")),
+        }
+    }
+
+    fn missing(&self, index: u64, field: usize) -> Fault {
+        let name = &self.names[self.columns[field].number];
+        Fault::Unsupported(format!("row {index} has no value in column {name:?}"))
+    }
+}
+
+impl Column {
+    fn put(&mut self, cell: &Cell<'_>, row: u64) {
+        fn add<T: Default>(values: &mut Vec<T>, value: Option<T>) -> bool {
+            let there = value.is_some();
+            values.push(value.unwrap_or_default());
+            there
+        }
+        let there = match &mut self.stored {
+            Stored::Whole(values) => add(values, whole_in(cell)),
+            Stored::Number(values) => add(values, number_in(cell).map(|number| number as f32)),
+            Stored::Truth(values) => add(values, truth_in(cell).map(u8::from)),
+            Stored::InRow => true,
+        };
+        if !there {
+            self.missing.push(row);
+        }
+    }
+}
+
+impl Source for TextTable {
+    fn len(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault> {
+        let column = &self.columns[field];
+        if column.missing.binary_search(&index).is_ok() {
+            return Err(self.missing(index, field));
+        }
+        let at = index as usize;
+        Ok(match &column.stored {
+            Stored::Whole(values) => Value::Int(values[at]),
+            Stored::Number(values) => Value::Float(values[at]),
+            Stored::Truth(values) => Value::Bytes(&values[at..=at]),
+            Stored::InRow => Value::Made,
+        })
+    }
+
+    fn read(&self, index: u64, field: usize, room: &mut dyn Room) -> Result<(), Fault> {
+        let file = self.ends.partition_point(|end| *end <= index);
+        let place = self.places.get(index as usize).zip(self.files.get(file));
+        let ((begin, length), file) = place.ok_or_else(|| self.missing(index, field))?;
+        let mut row = vec![0; *length as usize];
+        file.read_exact_at(&mut row, *begin)?;
+        let (kind, number) = (&self.fields[field].kind, self.columns[field].number);
+        let mut found = false;
+        self.rows.pick(&row, &self.names, number, &mut |cell| {
+            found = write(&cell, kind, room)?;
+            Ok(())
+        })?;
+        match found {
+            true => Ok(()),
+            false => Err(self.missing(index, field)),
+        }
+    }
+
+    fn origin(&self, index: u64) -> Option<PathBuf> {
+        let file = self.ends.partition_point(|end| *end <= index);
+        let row = index - if file == 0 { 0 } else { self.ends[file - 1] };
+        Some(PathBuf::from(format!("{}#{row}", self.paths.get(file)?.display())))
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let names: Vec<_> = self.paths.iter().map(|path| path.file_name()).collect();
+        let text = format!("{names:?} {:?} {:?}", self.ends, self.fields);
+        let start = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+        self.columns.iter().fold(start, |hash, column| {
+            let bytes: &[u8] = match &column.stored {
+                Stored::Whole(values) => bytemuck::cast_slice(values),
+                Stored::Number(values) => bytemuck::cast_slice(values),
+                Stored::Truth(values) => values,
+                Stored::InRow => &[],
+            };
+            xxhash_rust::xxh3::xxh3_64_with_seed(bytes, hash)
+        })
+    }
+
+    fn name(&self) -> String {
+        self.what.clone()
+    }
+}
