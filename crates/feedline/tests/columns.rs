@@ -137,7 +137,8 @@ fn what_is_written_comes_back() {
             for (at, (expected, shape)) in sample(row).into_iter().enumerate() {
                 let (found, told) = bytes(&*source, row as u64, at).unwrap();
                 assert_eq!(found, expected, "{path:?}, row {row}, {}", fields()[at].name);
-                if !told.is_empty() {
+                // Lists without elements do not say how long their other axes would be.
+                if !told.is_empty() && !expected.is_empty() {
                     assert_eq!(told, shape);
                 }
             }
