@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("litdata")
 torch = pytest.importorskip("torch")
 
-from litdata.streaming.writer import BinaryWriter  # noqa: E402
+from litdata.streaming.writer import BinaryWriter  # type: ignore[import-untyped]  # noqa: E402
 from records import jpeg, read, same  # noqa: E402
 
 

@@ -35,9 +35,7 @@ def put(path: Path, entries: Iterable[Entry], delete: Iterable[bytes] = (), **op
 def test_values_of_all_sizes(tmp_path: Path, subdir: bool) -> None:
     random = np.random.default_rng(0)
     sizes = [0, 1, 10, 500, 2000, 2030, 2040, 4080, 4096, 20000]
-    entries = [
-        (f"schlüssel-{n}-日本".encode(), random.bytes(int(random.choice(sizes)))) for n in range(2000)
-    ]
+    entries = [(f"schlüssel-{n}-日本".encode(), random.bytes(int(random.choice(sizes)))) for n in range(2000)]
     path = tmp_path / "a.lmdb"
     there = put(path, entries, delete=[key for key, _ in entries[::7]], subdir=subdir)
     found = [each["data"] for each in read(path)]

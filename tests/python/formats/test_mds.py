@@ -62,7 +62,12 @@ def put(path: Path, columns: dict[str, str], rows: list[dict[str, Any]], **optio
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"size_limit": 4000}, {"compression": "zstd", "size_limit": 4000}, {"compression": "gz:3", "hashes": ["sha1"]}],
+    [
+        {},
+        {"size_limit": 4000},
+        {"compression": "zstd", "size_limit": 4000},
+        {"compression": "gz:3", "hashes": ["sha1"]},
+    ],
 )
 def test_what_the_library_writes_is_read(tmp_path: Path, options: dict[str, Any]) -> None:
     path = put(tmp_path / "set", COLUMNS, [row(n) for n in range(12)], **options)

@@ -78,7 +78,11 @@ def test_what_tensorflow_writes_is_read(tmp_path: Path, compression: str) -> Non
 
 def test_images_are_decoded_and_shuffled(tmp_path: Path) -> None:
     path = put(tmp_path / "a.tfrecord", [record(n) for n in range(9)])
-    source = {"path": str(path), "kind": "tfrecord", "fields": {"image": "image/encoded", "y": "image/class/label"}}
+    source = {
+        "path": str(path),
+        "kind": "tfrecord",
+        "fields": {"image": "image/encoded", "y": "image/class/label"},
+    }
     loader = feedline.Loader(source, batch_size=9, shuffle=True, seed=4)
     images, labels = next(iter(loader))
     assert images.shape == (9, 3, 6, 8)
@@ -102,7 +106,7 @@ def test_sequence_examples(tmp_path: Path) -> None:
         return message.SerializeToString()  # type: ignore[no-any-return]
 
     path = put(tmp_path / "a.tfrecord", [sequence(n) for n in range(4)])
-    with pytest.raises(feedline.SourceError, match="pictures.*several"):
+    with pytest.raises(feedline.SourceError, match=r"pictures.*several"):
         feedline.Loader(path)
     chosen = {"path": str(path), "kind": "tfrecord", "fields": ["label", "words", "frames", "sound"]}
     for number, found in enumerate(read(chosen)):
@@ -174,7 +178,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         with pytest.raises(feedline.SourceError, match=r"record \d at byte \d+|no TFRecord"):
             feedline.Loader(path)
     path.write_bytes(whole[:-3])
-    with pytest.raises(feedline.SourceError, match="record 3 .* cut short"):
+    with pytest.raises(feedline.SourceError, match=r"record 3 .* cut short"):
         feedline.Loader(path)
 
 
