@@ -84,6 +84,54 @@ fn archives(folder: &Folder) {
     }
 }
 
+/// The same photos and classes as our own writers pack them.
+fn packed(folder: &Folder) -> Folder {
+    let packed = Folder::new("packed-sources");
+    let field = |name: &str, kind| Field { name: name.to_owned(), kind };
+    let label = FieldKind::scalar(DType::I64);
+    let fields = [field("image", FieldKind::EncodedImage), field("label", label)];
+    for format in [SourceFormat::Npy, SourceFormat::Hdf5, SourceFormat::Zarr] {
+        let path = packed.path().join(format!("set.{}", feedline::pack::extension(format)));
+        let options = WriteOptions::default();
+        let mut writer = feedline::pack::create(format, &path, &fields, &options).unwrap();
+        for number in 0..PHOTOS {
+            let class = (number / 4) as i64;
+            let name = format!("class{class}/{:03}.jpg", number % 4);
+            let image = std::fs::read(folder.path().join(&name)).unwrap();
+            let class = class.to_ne_bytes();
+            let given = |bytes| Given { bytes, shape: &[] };
+            writer.put(&Record { key: &name, values: &[given(&image), given(&class)] }).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+    packed
+}
+
+#[test]
+fn packed_sources_fit_their_fields() {
+    let folder = data();
+    let packed = packed(&folder);
+    for name in ["set.npy", "set.h5", "set.zarr"] {
+        let source = open(&SourceKind::Path(packed.path().join(name)));
+        assert_eq!(source.len(), PHOTOS, "{name}");
+        let names: Vec<_> = source.fields().iter().map(|field| field.name.as_str()).collect();
+        assert_eq!(names, ["image", "label"], "{name}");
+        assert_eq!(source.fields()[0].kind, FieldKind::EncodedImage, "{name}");
+        let shown: Vec<_> = (0..PHOTOS).map(|index| show(&*source, index)).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for (index, before) in shown.iter().enumerate().rev() {
+                        assert_eq!(&show(&*source, index as u64), before, "{name}, many readers");
+                    }
+                });
+            }
+        });
+        assert!(source.value(PHOTOS, 0).is_err(), "{name}");
+        resumes(&packed.path().join(name));
+    }
+}
+
 fn open(kind: &SourceKind) -> Arc<dyn Source> {
     source::open(kind, &opening(&Spec::default())).unwrap()
 }
@@ -256,6 +304,25 @@ fn fingerprints_follow_the_data_and_not_its_place() {
     }
 }
 
+/// An epoch of what is at `path` goes on where it was left.
+fn resumes(path: &std::path::Path) {
+    let build = || {
+        let spec = Spec::from_value(serde_json::json!({
+            "source": path, "batch_size": 5, "shuffle": true, "num_workers": 2,
+            "transforms": [{"op": "CenterCrop", "size": 8}],
+        }));
+        Loader::from_spec(spec.unwrap()).unwrap()
+    };
+    let whole: Vec<u64> = build().epoch().map(|batch| batch.unwrap().hash()).collect();
+    let mut loader = build();
+    loader.epoch().next().unwrap().unwrap();
+    let state = loader.state();
+    let mut resumed = build();
+    resumed.resume(&state).unwrap();
+    let rest: Vec<u64> = resumed.epoch().map(|batch| batch.unwrap().hash()).collect();
+    assert_eq!(rest, whole[1..], "{}", path.display());
+}
+
 #[test]
 fn every_source_shuffles_and_resumes() {
     let folder = data();
@@ -271,21 +338,7 @@ fn every_source_shuffles_and_resumes() {
         "h.arrow",
         "i.arrow",
     ] {
-        let build = || {
-            let spec = Spec::from_value(serde_json::json!({
-                "source": folder.path().join(path), "batch_size": 5, "shuffle": true, "num_workers": 2,
-                "transforms": [{"op": "CenterCrop", "size": 8}],
-            }));
-            Loader::from_spec(spec.unwrap()).unwrap()
-        };
-        let whole: Vec<u64> = build().epoch().map(|batch| batch.unwrap().hash()).collect();
-        let mut loader = build();
-        loader.epoch().next().unwrap().unwrap();
-        let state = loader.state();
-        let mut resumed = build();
-        resumed.resume(&state).unwrap();
-        let rest: Vec<u64> = resumed.epoch().map(|batch| batch.unwrap().hash()).collect();
-        assert_eq!(rest, whole[1..], "{path}");
+        resumes(&folder.path().join(path));
     }
 }
 

@@ -4,11 +4,13 @@
 //! converts the samples, and hands them to the writer of a format: [`files`], [`raw`], or one of
 //! those that [`create`] knows.
 
+pub mod arrays;
 pub mod arrow;
 mod columns;
 mod datum;
 pub mod destination;
 pub mod files;
+pub mod hdf5;
 pub mod jpeg;
 pub mod lmdb;
 mod members;
@@ -19,9 +21,11 @@ pub mod record;
 pub mod recut;
 pub mod sample_photos;
 pub mod shards;
+mod stretch;
 pub mod tar;
 pub mod tfrecord;
 mod writer;
+pub mod zarr;
 
 pub use datum::Datum;
 pub use sample_photos::{SamplePhotos, Summary};
@@ -57,6 +61,9 @@ pub fn create(
 ) -> Result<Box<dyn RecordWriter>> {
     Ok(match format {
         SourceFormat::Tar => Box::new(tar::TarWriter::create(path, fields, options)?),
+        SourceFormat::Hdf5 => Box::new(hdf5::Writer::create(path, fields, options)?),
+        SourceFormat::Npy => Box::new(arrays::Writer::create(path, fields, options)?),
+        SourceFormat::Zarr => Box::new(zarr::Writer::create(path, fields, options)?),
         SourceFormat::Tfrecord => {
             Box::new(tfrecord::TfrecordWriter::create(path, fields, options)?)
         }

@@ -2,6 +2,7 @@
 //!
 //! A source says where bytes lie or lends them; it never decodes. One file per format.
 
+mod array_rows;
 mod arrays;
 mod arrow;
 mod blocks;
@@ -12,6 +13,7 @@ mod detect;
 mod encoding;
 mod fields;
 mod folder;
+mod hdf5;
 mod headed;
 mod index;
 mod input;
@@ -22,6 +24,7 @@ mod look;
 mod manifest;
 mod mds;
 mod names;
+mod npy;
 mod npy_header;
 mod packed;
 mod parquet;
@@ -37,6 +40,7 @@ mod text_cells;
 mod text_table;
 mod tfrecord;
 mod walk;
+mod zarr;
 mod zip;
 
 pub use arrays::{ArrayData, Arrays, Column};
@@ -205,11 +209,8 @@ fn open_format(
         SourceFormat::Arrow => Arc::new(arrow::open(path, fields, with)?),
         SourceFormat::Csv => Arc::new(csv::open(path, fields)?),
         SourceFormat::Jsonl => Arc::new(jsonl::open(path, fields)?),
-        _ => {
-            return Err(Error::Source {
-                what: path.display().to_string(),
-                problem: format!("cannot be read as {}", format.name()),
-            });
-        }
+        SourceFormat::Hdf5 => hdf5::open(path, fields, with)?,
+        SourceFormat::Zarr => zarr::open(path, fields, with)?,
+        SourceFormat::Npy => npy::open(path, fields, with)?,
     })
 }

@@ -1,0 +1,102 @@
+//! How a field lies in formats of arrays: as rows of one shape, or as stretches of a long array.
+
+use std::path::Path;
+
+use super::record::{Given, Record};
+use crate::error::{Error, Result};
+use crate::sample::{DType, Field, FieldKind};
+
+/// How a field is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// An array with a row for each sample.
+    Rows {
+        /// The type of its elements.
+        dtype: DType,
+        /// The shape of a row.
+        shape: Vec<usize>,
+    },
+    /// One long array of which each sample is a stretch.
+    Stretches {
+        /// The type of its elements.
+        dtype: DType,
+        /// How many axes a sample has; `None` for bytes and text, which have no shape.
+        axes: Option<usize>,
+        /// True for text.
+        text: bool,
+    },
+}
+
+impl Layout {
+    /// The layout of a field.
+    pub(super) fn of(field: &Field) -> Layout {
+        let stretches = |dtype, axes, text| Layout::Stretches { dtype, axes, text };
+        match &field.kind {
+            FieldKind::Array { dtype, shape } => {
+                Layout::Rows { dtype: *dtype, shape: shape.clone() }
+            }
+            FieldKind::Ragged { dtype, axes } => stretches(*dtype, Some(*axes), false),
+            FieldKind::Pixels { .. } => stretches(DType::U8, Some(3), false),
+            FieldKind::Text => stretches(DType::U8, None, true),
+            FieldKind::EncodedImage | FieldKind::Bytes => stretches(DType::U8, None, false),
+        }
+    }
+
+    /// The type of the elements.
+    pub(super) fn dtype(&self) -> DType {
+        match self {
+            Layout::Rows { dtype, .. } | Layout::Stretches { dtype, .. } => *dtype,
+        }
+    }
+
+    /// Says what is wrong with a value, which is a mistake of the program.
+    fn check(&self, given: &Given<'_>) -> std::result::Result<(), String> {
+        let shape = match self {
+            Layout::Rows { shape, .. } => &shape[..],
+            Layout::Stretches { axes: Some(axes), .. } if given.shape.len() == *axes => given.shape,
+            Layout::Stretches { axes: Some(axes), .. } => {
+                return Err(format!("has shape {:?}, not {axes} axes", given.shape));
+            }
+            Layout::Stretches { axes: None, .. } => return Ok(()),
+        };
+        let wanted = shape.iter().product::<usize>() * self.dtype().size();
+        match wanted == given.bytes.len() {
+            true => Ok(()),
+            false => Err(format!("has {} bytes, {shape:?} needs {wanted}", given.bytes.len())),
+        }
+    }
+}
+
+/// The layouts of all fields, whose names can be names of files.
+pub(super) fn layouts(path: &Path, fields: &[Field]) -> Result<Vec<Layout>> {
+    for field in fields {
+        let name = &field.name;
+        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
+            return Err(Error::Source {
+                what: path.display().to_string(),
+                problem: format!("cannot have a field called {name:?}: give it another name"),
+            });
+        }
+    }
+    Ok(fields.iter().map(Layout::of).collect())
+}
+
+/// Checks a sample against the layouts.
+pub(super) fn check(path: &Path, layouts: &[Layout], record: &Record<'_>) -> Result<()> {
+    let wrong = |problem: String| Error::Source {
+        what: path.display().to_string(),
+        problem: format!("sample {:?} {problem}", record.key),
+    };
+    if layouts.len() != record.values.len() {
+        return Err(wrong(format!("has {} fields", record.values.len())));
+    }
+    for (layout, given) in layouts.iter().zip(record.values) {
+        layout.check(given).map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// The shape of a sample as bytes of int64.
+pub(super) fn shape_bytes(shape: &[usize]) -> Vec<u8> {
+    shape.iter().flat_map(|axis| (*axis as i64).to_ne_bytes()).collect()
+}

@@ -1,0 +1,231 @@
+//! Which arrays become fields, and whether they fit together.
+
+use std::sync::Arc;
+
+use super::{Array, Column, Element, Files, Grown, MOST_ARRAYS, Rows, Store};
+use crate::error::{Error, Result};
+use crate::sample::{Field, FieldKind};
+use crate::source::{BlockCache, Opening, Source};
+use crate::spec::{FieldChoice, FieldRole};
+
+/// Bytes at the start of a sample by which an image is known.
+const LOOK: u64 = 16 << 20;
+
+/// Arrays are named in messages up to this many.
+const NAMED: usize = 12;
+
+fn listed(arrays: &[Array]) -> String {
+    let mut names: Vec<String> = arrays
+        .iter()
+        .take(NAMED)
+        .map(|each| format!("{:?} ({})", each.name, each.samples()))
+        .collect();
+    if arrays.len() > NAMED {
+        names.push("...".to_owned());
+    }
+    names.join(", ")
+}
+
+/// Keeps those of the length that most arrays have; refuses if two lengths are as common.
+fn one_length(arrays: Vec<Array>) -> std::result::Result<Vec<Array>, String> {
+    let mut lengths: Vec<(u64, usize)> = Vec::new();
+    for array in &arrays {
+        let samples = array.samples();
+        match lengths.iter_mut().find(|(length, _)| *length == samples) {
+            Some((_, count)) => *count += 1,
+            None => lengths.push((samples, 1)),
+        }
+    }
+    let most = lengths.iter().map(|(_, count)| *count).max().unwrap_or(0);
+    let mut common = lengths.iter().filter(|(_, count)| *count == most);
+    match (common.next(), common.next()) {
+        (Some((length, _)), None) => {
+            let length = *length;
+            Ok(arrays.into_iter().filter(|array| array.samples() == length).collect())
+        }
+        (None, _) => Err("has no arrays whose first axis could count samples".to_owned()),
+        _ => Err(format!(
+            "has arrays of different lengths, and it is not clear which are the samples: {}: name them with fields",
+            listed(&arrays)
+        )),
+    }
+}
+
+/// The arrays of a store that are wanted, in their order.
+fn chosen(store: Store, choices: &[FieldChoice]) -> Result<Vec<Array>> {
+    let problem = |problem: String| Error::Source { what: store.what.clone(), problem };
+    if choices.is_empty() {
+        let refused = &store.refused;
+        let taken = one_length(store.arrays).map_err(|why| match &refused[..] {
+            [] => problem(why),
+            [(name, _, because), ..] => problem(format!("{why}; {name} {because}")),
+        })?;
+        // What belongs to the samples and cannot be read is not left out in silence.
+        let length = taken.first().map(Array::samples);
+        let missed = refused.iter().find(|(_, rows, _)| rows.is_none() || *rows == length);
+        return match missed {
+            None => Ok(taken),
+            Some((name, _, why)) => Err(problem(format!(
+                "{name} {why}; or name the arrays that are wanted with fields"
+            ))),
+        };
+    }
+    let mut taken: Vec<Array> = Vec::new();
+    for choice in choices {
+        let named = |name: &str| {
+            let name = name.trim_start_matches('/');
+            store.arrays.iter().find(|array| array.name == name)
+        };
+        let Some(array) = choice.column.split(';').find_map(named) else {
+            let refused = |name: &str| store.refused.iter().find(|(each, ..)| each == name);
+            if let Some((name, _, why)) = choice.column.split(';').find_map(refused) {
+                return Err(problem(format!("{name} {why}")));
+            }
+            return Err(problem(format!(
+                "has no array {:?}; it has {}",
+                choice.column,
+                listed(&store.arrays)
+            )));
+        };
+        if let Some(first) = taken.first()
+            && first.samples() != array.samples()
+        {
+            return Err(problem(format!(
+                "has {} samples in {:?} and {} in {:?}",
+                first.samples(),
+                first.name,
+                array.samples(),
+                array.name
+            )));
+        }
+        taken.push(array.clone());
+    }
+    Ok(taken)
+}
+
+/// What a field is after what was said of it and what its first sample looks like.
+fn role(
+    kind: FieldKind,
+    choice: Option<&FieldChoice>,
+    looks: bool,
+) -> std::result::Result<FieldKind, String> {
+    let opaque = matches!(kind, FieldKind::Bytes | FieldKind::Text | FieldKind::EncodedImage);
+    match choice.and_then(|choice| choice.role) {
+        None if kind == FieldKind::Bytes && looks => Ok(FieldKind::EncodedImage),
+        None => Ok(kind),
+        Some(_) if !opaque => Err("holds numbers, which have no role".to_owned()),
+        Some(FieldRole::Image) => Ok(FieldKind::EncodedImage),
+        Some(FieldRole::Text) => Ok(FieldKind::Text),
+        Some(FieldRole::Bytes) => Ok(FieldKind::Bytes),
+    }
+}
+
+impl Rows {
+    /// Chooses the fields of all stores, which have the same ones, and puts the stores one after
+    /// the other.
+    pub(in crate::source) fn open(
+        format: &'static str,
+        what: String,
+        files: Arc<Files>,
+        stores: Vec<Store>,
+        choices: &[FieldChoice],
+        with: &Opening<'_>,
+    ) -> Result<Rows> {
+        let mut columns: Vec<Column> = Vec::new();
+        let mut kinds: Vec<FieldKind> = Vec::new();
+        for (number, mut store) in stores.into_iter().enumerate() {
+            let what = store.what.clone();
+            let problem = |problem: String| Error::Source { what: what.clone(), problem };
+            if store.arrays.len() > MOST_ARRAYS {
+                return Err(problem(format!("has more than {MOST_ARRAYS} arrays")));
+            }
+            if number > 0 && choices.is_empty() {
+                // The first store says which arrays are fields.
+                let wanted =
+                    |array: &Array| columns.iter().any(|column| column.parts[0].name == array.name);
+                store.arrays.retain(wanted);
+                store.arrays.sort_by_key(|array| {
+                    columns.iter().position(|column| column.parts[0].name == array.name)
+                });
+            }
+            let arrays = chosen(store, choices)?;
+            if number == 0 {
+                for array in &arrays {
+                    let kind =
+                        array.kind().map_err(|why| problem(format!("{:?} {why}", array.name)))?;
+                    kinds.push(kind);
+                    columns.push(Column { parts: Vec::new() });
+                }
+            }
+            if arrays.len() != columns.len() {
+                return Err(problem("does not have the arrays that the first file has".to_owned()));
+            }
+            for (at, array) in arrays.into_iter().enumerate() {
+                if array.kind().as_ref() != Ok(&kinds[at]) {
+                    return Err(problem(format!(
+                        "has {:?} as another type or shape than the first file: {:?} there",
+                        array.name, kinds[at]
+                    )));
+                }
+                columns[at].parts.push(array);
+            }
+        }
+        let fields: Vec<Field> = columns
+            .iter()
+            .zip(&kinds)
+            .enumerate()
+            .map(|(at, (column, kind))| Field {
+                name: choices
+                    .get(at)
+                    .map_or_else(|| column.parts[0].name.clone(), |choice| choice.name.clone()),
+                kind: kind.clone(),
+            })
+            .collect();
+        let mut rows = Rows {
+            format,
+            what,
+            files,
+            columns,
+            fields,
+            ends: Vec::new(),
+            blocks: None,
+            cache: BlockCache::new(with.block_memory),
+            fingerprint: 0,
+        };
+        rows.assemble(with.block_memory)?;
+        rows.find_images(choices, with)?;
+        Ok(rows)
+    }
+
+    /// Bytes that are images become images.
+    fn find_images(&mut self, choices: &[FieldChoice], with: &Opening<'_>) -> Result<()> {
+        for field in 0..self.fields.len() {
+            let looks = self.fields[field].kind == FieldKind::Bytes && {
+                let mut first = Grown { bytes: Vec::new(), limit: LOOK };
+                self.read(0, field, &mut first).is_ok() && (with.is_image)(&first.bytes)
+            };
+            let kind = role(self.fields[field].kind.clone(), choices.get(field), looks);
+            let kind =
+                kind.map_err(|why| self.problem(format!("{:?} {why}", self.fields[field].name)))?;
+            for part in &mut self.columns[field].parts {
+                if let Some(spread) = &mut part.spread {
+                    spread.kind = kind.clone();
+                }
+                if let Element::Reference { kind: inner, .. } = &mut part.element {
+                    *inner = kind.clone();
+                }
+            }
+            self.fields[field].kind = kind;
+        }
+        // The only image of a sample is called so, as in every other format.
+        let images = |field: &Field| field.kind == FieldKind::EncodedImage;
+        if choices.is_empty()
+            && self.fields.iter().filter(|field| images(field)).count() == 1
+            && !self.fields.iter().any(|field| field.name == "image")
+            && let Some(field) = self.fields.iter_mut().find(|field| images(field))
+        {
+            field.name = "image".to_owned();
+        }
+        Ok(())
+    }
+}
