@@ -327,7 +327,11 @@ pub(super) fn group(
             column.places.push([member.start, member.size]);
             members += 1;
         }
-        if !input.reaches(member.start.saturating_add(member.size))? {
+        // With the rest of its last block: without it, other programs take the archive for cut too.
+        let end = member
+            .start
+            .saturating_add(member.size.checked_next_multiple_of(512).unwrap_or(u64::MAX));
+        if !input.reaches(end)? {
             let name = String::from_utf8_lossy(&member.name).into_owned();
             return Err(input.problem(format!("ends inside of {name:?}: it is cut short")));
         }
