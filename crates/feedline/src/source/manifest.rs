@@ -73,6 +73,10 @@ pub(super) fn looks_like_one(file: &Path, extensions: &[&str]) -> bool {
     let plain = |name: &str| name.trim_start_matches('\u{feff}').trim().to_owned();
     let path = PATH_NAMES.iter().find_map(|name| row.iter().find(|(own, _)| plain(own) == *name));
     let Some((_, path)) = path else { return false };
+    if path.contains('\n') {
+        // A quote that is not closed.
+        return true;
+    }
     let path = Path::new(path);
     super::walk::is_image(path, extensions) || path.extension().is_none()
 }
