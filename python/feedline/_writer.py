@@ -17,7 +17,13 @@ from feedline._errors import SpecError
 FieldKind: TypeAlias = "str | tuple[str, Sequence[int | None] | int]"
 
 _PLAIN = ("image", "text", "bytes")
-_ALLOWED = '"image", "text", "bytes", a type as "int64", or (type, shape) as ("float32", (512,)) with None for sides that differ'
+_ALLOWED = (
+    '"image", "text", "bytes", a type as "int64", or (type, shape) as ("float32", (512,)) '
+    "with None for sides that differ"
+)
+
+# A field's name, what it is, the thing itself, and an array's type and shape.
+Part: TypeAlias = tuple[str, str, Any, str | None, list[int]]
 
 
 def _describe(name: str, kind: FieldKind) -> dict[str, Any]:
@@ -129,7 +135,7 @@ class Writer:
         else:
             self.abort()
 
-    def _part(self, name: str, value: Any) -> tuple[str, str, Any, str | None, list[int]]:
+    def _part(self, name: str, value: Any) -> Part:
         if not isinstance(name, str):
             raise TypeError(f"a field's name is text, not {name!r}")
         if isinstance(value, bytes):
@@ -154,12 +160,12 @@ class Writer:
             )
         return self._array(name, value, declared)
 
-    def _array(self, name: str, value: Any, declared: str | None) -> tuple[str, str, Any, str | None, list[int]]:
-        if not (hasattr(value, "__array__") or hasattr(value, "__array_interface__")):
-            if declared is None or not isinstance(value, list | tuple):
-                raise TypeError(
-                    f"{name!r} is a {type(value).__name__}: pass bytes, text, a number or a NumPy array"
-                )
+    def _array(self, name: str, value: Any, declared: str | None) -> Part:
+        is_array = hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+        is_list = declared is not None and isinstance(value, list | tuple)
+        if not is_array and not is_list:
+            kind = type(value).__name__
+            raise TypeError(f"{name!r} is a {kind}: pass bytes, text, a number or a NumPy array")
         array = numpy.asarray(value)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"{name!r} has elements of type {array.dtype}: pass numbers")

@@ -79,7 +79,8 @@ def test_pictures_labels_and_classes_survive(
     assert [c["samples"] for c in inspected["classes"]] == [10, 10, 10]
     # The same again is kept; other options are refused.
     assert pack(photos, tmp_path / "packed", "--to", name)["kept"]
-    assert "other options" in complaint("pack", photos, tmp_path / "packed", "--to", name, "--seed", 1, "--no-trial")
+    again = ["pack", photos, tmp_path / "packed", "--to", name, "--seed", 1, "--no-trial"]
+    assert "other options" in complaint(*again)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -153,7 +154,7 @@ def test_crop_indexed_jpegs_inside_a_tar(tmp_path: Path) -> None:
 
 
 def digest(folder: Path) -> dict[str, str]:
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("feedline-index")]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".feedline-index"]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
@@ -265,7 +266,9 @@ scale = true
         assert Image.open(tar.extractfile(jpegs[0])).size == (20, 20)  # type: ignore[arg-type]
 
 
-def test_a_format_is_packed_to_another(photos: Path, tmp_path: Path, expected: dict[int, tuple[bytes, int]]) -> None:
+def test_a_format_is_packed_to_another(
+    photos: Path, tmp_path: Path, expected: dict[int, tuple[bytes, int]]
+) -> None:
     pack(photos, tmp_path / "one", "--to", "tar", "--shard-samples", 9)
     pack(tmp_path / "one", tmp_path / "two", "--to", "tfrecord", "--seed", 3)
     pack(tmp_path / "two", tmp_path / "three", "--to", "tar", "--compression", "zstd")
@@ -294,6 +297,7 @@ def test_what_a_block_shuffle_does_is_told(tmp_path: Path) -> None:
     assert found["label_correlation"] > 0.99
     assert found["variance_inflation"] > 1.25 and found["warning"]
     order = np.random.default_rng(1).permutation(10_000)
-    pq.write_table(table.take(pa.array(order)), tmp_path / "mixed.parquet", row_group_size=250, compression="zstd")
+    table = table.take(pa.array(order))
+    pq.write_table(table, tmp_path / "mixed.parquet", row_group_size=250, compression="zstd")
     found = run("inspect", tmp_path / "mixed.parquet", "--no-trial", "--set", "open_blocks=2")["mixing"]
     assert abs(found["label_correlation"]) < 0.05 and not found["warning"]
