@@ -43,6 +43,18 @@ pub struct Expectation {
     pub gain: Option<Gain>,
 }
 
+/// Seconds for so many samples, from rounds of some: beginning and ending take their time whatever
+/// the number, so what one more sample takes is told by the difference of two rounds.
+fn foretell(rounds: &[(f64, f64)], samples: f64) -> f64 {
+    match rounds {
+        [(few, short), .., (many, long)] if many > few && long > short => {
+            short + (long - short) / (many - few) * (samples - few).max(0.0)
+        }
+        [.., (count, seconds)] => seconds / count.max(1.0) * samples,
+        [] => 0.0,
+    }
+}
+
 /// A folder that goes when it is no longer used.
 struct Temporary(PathBuf);
 
@@ -60,25 +72,28 @@ impl Pack {
     pub fn expect(&self) -> Result<Expectation> {
         let name = format!("feedline-trial-{}-{:p}", std::process::id(), self);
         let folder = Temporary(std::env::temp_dir().join(name));
-        let mut chosen = self.spread(self.workers as u64 * 2);
-        let mut began = Instant::now();
-        // The first few tell how many more there is time for.
-        let mut written = self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
-        let each = began.elapsed().as_secs_f64() / chosen.len() as f64;
-        let more = (PACKING.as_secs_f64() / each) as u64;
-        if more > chosen.len() as u64 {
-            drop(Temporary(folder.0.clone()));
-            chosen = self.spread(more.min(SAMPLE));
-            began = Instant::now();
-            written = self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
-        }
-        let seconds = began.elapsed().as_secs_f64();
+        let all = self.source.len().min(SAMPLE);
+        // Samples and seconds of each round: the first few tell whether there is time for more.
+        let mut rounds: Vec<(f64, f64)> = Vec::new();
+        let mut count = (self.workers as u64 * 2).min(all);
+        let (chosen, written) = loop {
+            let _ = std::fs::remove_dir_all(&folder.0);
+            let chosen = self.spread(count);
+            let began = Instant::now();
+            let written = self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
+            let took = began.elapsed();
+            rounds.push((chosen.len() as f64, took.as_secs_f64()));
+            if count == all || took > PACKING / 4 {
+                break (chosen, written);
+            }
+            count = (count * 8).min(all);
+        };
         let scale = self.source.len() as f64 / chosen.len() as f64;
         Ok(Expectation {
             looked_at: chosen.len() as u64,
             before: (written.before as f64 * scale) as u64,
             after: (written.after as f64 * scale) as u64,
-            seconds: seconds * scale,
+            seconds: foretell(&rounds, self.source.len() as f64),
             gain: self.gain(&folder.0, &chosen, false),
         })
     }
@@ -132,5 +147,18 @@ impl Pack {
             ..Spec::default()
         };
         Some(trial::rate(spec, LOADING).ok()??.samples)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::foretell;
+
+    #[test]
+    fn what_does_not_grow_with_the_samples_is_counted_once() {
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+        near(foretell(&[(4.0, 0.14), (32.0, 0.42)], 1004.0), 0.14 + 10.0);
+        near(foretell(&[(4.0, 0.4)], 40.0), 4.0);
+        near(foretell(&[(4.0, 0.4), (32.0, 0.3)], 64.0), 0.6);
     }
 }
