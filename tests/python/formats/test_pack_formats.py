@@ -294,17 +294,12 @@ def test_what_a_block_shuffle_does_is_told(tmp_path: Path) -> None:
     table = pa.table({"x": rows, "label": pa.array(labels)})
     pq.write_table(table, tmp_path / "sorted.parquet", row_group_size=250, compression="zstd")
     # Columns that are kept as a whole have no blocks: this one is too large for that.
-    few = ["--set", "open_blocks=2", "--set", "memory=\"6MB\""]
+    few = ["--set", "open_blocks=2", "--set", 'memory="6MB"']
     found = run("inspect", tmp_path / "sorted.parquet", "--no-trial", *few)["mixing"]
     assert found["label_correlation"] > 0.99
     assert found["variance_inflation"] > 1.25 and found["warning"]
     order = np.random.default_rng(1).permutation(10_000)
-<<<<<<< ours
     table = table.take(pa.array(order))
     pq.write_table(table, tmp_path / "mixed.parquet", row_group_size=250, compression="zstd")
-    found = run("inspect", tmp_path / "mixed.parquet", "--no-trial", "--set", "open_blocks=2")["mixing"]
-=======
-    pq.write_table(table.take(pa.array(order)), tmp_path / "mixed.parquet", row_group_size=250, compression="zstd")
     found = run("inspect", tmp_path / "mixed.parquet", "--no-trial", *few)["mixing"]
->>>>>>> theirs
     assert abs(found["label_correlation"]) < 0.05 and not found["warning"]
