@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Rows of no fixed length lie in pieces. A batch's first one is small, as batches of short text
 /// are; each further one is four times as large, up to the largest.
 const SMALLEST_TAIL: usize = 64 << 10;
-const LARGEST_TAIL: usize = 4 << 20;
+const LARGEST_TAIL: usize = SMALLEST_TAIL << 6;
 
 /// Pieces that are kept for the next batches.
 const FREE_TAILS: usize = 64;
@@ -499,29 +499,37 @@ impl Flow {
         let Some(at) = state.slots.iter().position(|slot| slot.id == slice.id) else {
             return Err(None);
         };
-        let size = tail_size(bytes, state.slots[at].memory.tail_count());
-        let kept = state.free_tails.iter().position(|tail| tail.len() == size);
+        // A batch's first piece is small; where memory is short, so are the others.
+        let least = bytes.max(1).next_multiple_of(SMALLEST_TAIL);
+        let usual = SMALLEST_TAIL << (2 * state.slots[at].memory.tail_count().min(3));
+        let usual = usual.max(least);
+        let fits = |state: &State, size: usize| state.used + size as u64 <= self.limit;
+        let kept = state.free_tails.iter().position(|tail| tail.len() == usual);
         let tail = match kept {
             Some(at) => state.free_tails.swap_remove(at),
             None => {
-                if *has >= size as u64 {
-                    *has -= size as u64;
-                    state.scratch -= size as u64;
+                let size = if *has >= least as u64 {
+                    *has -= least as u64;
+                    state.scratch -= least as u64;
+                    state.used -= least as u64;
+                    least
                 } else if !state.line.is_empty() {
-                    return Err(Some(size as u64));
+                    return Err(Some(least as u64));
                 } else {
-                    if state.used + size as u64 > self.limit {
+                    if !fits(state, usual) {
                         self.drop_free(state);
                     }
-                    if state.used + size as u64 > self.limit {
-                        return Err(Some(size as u64));
-                    }
-                    state.used += size as u64;
+                    if fits(state, usual) { usual } else { least }
+                };
+                if !fits(state, size) {
+                    return Err(Some(size as u64));
                 }
                 match BatchMemory::new(size) {
-                    Ok(tail) => Arc::new(tail),
+                    Ok(tail) => {
+                        state.used += size as u64;
+                        Arc::new(tail)
+                    }
                     Err(error) => {
-                        state.used -= size as u64;
                         state.refused = Some(error.to_string());
                         self.ready.notify_all();
                         return Err(None);
@@ -533,7 +541,7 @@ impl Flow {
         let number = slot.memory.add_tail(tail.clone());
         let before = slice.tail.replace(Tail { number, memory: tail, used: 0 });
         // What a large row leaves may do for smaller ones.
-        slot.tails.extend(before.filter(|tail| tail.memory.len() - tail.used > size / 4));
+        slot.tails.extend(before.filter(|tail| tail.memory.len() - tail.used >= SMALLEST_TAIL));
         Ok(())
     }
 
@@ -754,12 +762,6 @@ impl Flow {
 /// Bytes of the tails that nobody uses.
 fn free_bytes(state: &State) -> u64 {
     state.free_tails.iter().map(|tail| tail.len() as u64).sum()
-}
-
-/// Bytes of a tail that has room for a row of `bytes`, in a batch that has `count` already.
-fn tail_size(bytes: usize, count: usize) -> usize {
-    let size = (SMALLEST_TAIL << (2 * count.min(3))).min(LARGEST_TAIL);
-    if bytes <= size { size } else { bytes.next_multiple_of(SMALLEST_TAIL) }
 }
 
 fn done_at(state: &State, in_order: bool) -> Option<usize> {
