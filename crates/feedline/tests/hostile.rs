@@ -4,7 +4,8 @@
 //! Each file of `fixtures/` (and each index that is made of it) is damaged in every way below, at
 //! least 100,000 times for each parser. `FEEDLINE_MUTATIONS` sets another number, and
 //! `FEEDLINE_HOSTILE=name:number` runs one damage alone.
-#![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(unsafe_code)]
 
 #[path = "support/reading.rs"]
 mod reading;
