@@ -376,7 +376,7 @@ fn what_is_wrong_with_a_source_is_said() {
         ("broken.jsonl", "line 2"),
         ("kinds.jsonl", "no text or number for label"),
         ("endless.jsonl", "longer than 1 MiB"),
-        ("quote.csv", "a quote that is never closed"),
+        ("quote.csv", "longer than 1 MiB"),
         ("links", "reached through links"),
         ("thing.xyz", "is not a data set that feedline knows"),
     ] {

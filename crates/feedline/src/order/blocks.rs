@@ -123,6 +123,7 @@ mod tests {
             let mut done = BTreeSet::new();
             for sample in &order {
                 if open_now.insert(block(sample)) && open_now.len() as u64 > open {
+                    open_now.remove(&block(sample));
                     done.append(&mut open_now);
                     open_now.insert(block(sample));
                 }

@@ -56,10 +56,12 @@ fn chosen(store: Store, choices: &[FieldChoice]) -> Result<Vec<Array>> {
     let problem = |problem: String| Error::Source { what: store.what.clone(), problem };
     if choices.is_empty() {
         let refused = &store.refused;
-        let taken = one_length(store.arrays).map_err(|why| match &refused[..] {
+        let mut taken = one_length(store.arrays).map_err(|why| match &refused[..] {
             [] => problem(why),
             [(name, _, because), ..] => problem(format!("{why}; {name} {because}")),
         })?;
+        // Images come first, as everywhere; the rest is in the order of the names.
+        taken.sort_by_key(|array| array.name != "image");
         // What belongs to the samples and cannot be read is not left out in silence.
         let length = taken.first().map(Array::samples);
         let missed = refused.iter().find(|(_, rows, _)| rows.is_none() || *rows == length);

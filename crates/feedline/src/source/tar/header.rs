@@ -12,6 +12,7 @@ const BLOCK: u64 = 512;
 const LONGEST_EXTENDED: u64 = 1 << 20;
 
 /// A regular file of the archive.
+#[derive(Clone)]
 pub(in crate::source) struct Member {
     pub(in crate::source) name: Vec<u8>,
     /// Where its bytes begin, and how many there are.

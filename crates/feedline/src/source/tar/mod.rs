@@ -284,7 +284,19 @@ impl JsonFound {
 
 fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
     let mut headers = Headers::default();
-    group(input, with, &mut |input| headers.next(input))
+    // The rest of a member's last block counts: without it, other programs take the archive for cut.
+    let mut before: Option<Member> = None;
+    group(input, with, &mut |input| {
+        if let Some(member) = &before {
+            let blocks = member.size.checked_next_multiple_of(512).unwrap_or(u64::MAX);
+            if !input.reaches(member.start.saturating_add(blocks))? {
+                let name = String::from_utf8_lossy(&member.name).into_owned();
+                return Err(input.problem(format!("ends inside of {name:?}: it is cut short")));
+            }
+        }
+        before = headers.next(input)?;
+        Ok(before.clone())
+    })
 }
 
 /// Groups what `next` gives, one after the other, into samples.
@@ -326,14 +338,6 @@ pub(super) fn group(
             column.samples.push(sample);
             column.places.push([member.start, member.size]);
             members += 1;
-        }
-        // With the rest of its last block: without it, other programs take the archive for cut too.
-        let end = member
-            .start
-            .saturating_add(member.size.checked_next_multiple_of(512).unwrap_or(u64::MAX));
-        if !input.reaches(end)? {
-            let name = String::from_utf8_lossy(&member.name).into_owned();
-            return Err(input.problem(format!("ends inside of {name:?}: it is cut short")));
         }
     }
     let samples = part.names.len() as usize;

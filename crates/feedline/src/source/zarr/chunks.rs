@@ -90,7 +90,8 @@ impl Chunks {
         let outer: Vec<u64> = place.iter().zip(&per).map(|(at, per)| at / per).collect();
         let inner = place.iter().zip(&per).fold(0u64, |number, (at, per)| number * per + at % per);
         let Some((file, length)) = self.file(&outer)? else { return Ok(None) };
-        let count: u64 = per.iter().product();
+        let count = per.iter().try_fold(1u64, |count, per| count.checked_mul(*per));
+        let count = count.ok_or_else(|| corrupt("a shard has too many chunks"))?;
         let index_bytes = count
             .checked_mul(16)
             .and_then(|bytes| bytes.checked_add(if shard.checked { 4 } else { 0 }))

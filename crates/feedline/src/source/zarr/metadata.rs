@@ -261,7 +261,10 @@ impl Metadata {
             let settings = only.get("configuration").cloned().unwrap_or(Value::Null);
             let inner = axes(settings.get("chunk_shape"), "chunk_shape")?;
             let fits = inner.len() == chunk.len()
-                && inner.iter().zip(&chunk).all(|(inner, outer)| *inner > 0 && outer % inner == 0);
+                && inner
+                    .iter()
+                    .zip(&chunk)
+                    .all(|(inner, outer)| *inner > 0 && *outer > 0 && outer % inner == 0);
             if !fits {
                 return Err(format!("has shards of {chunk:?} with chunks of {inner:?}"));
             }
