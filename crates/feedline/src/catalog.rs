@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -249,6 +249,22 @@ fn damaged(path: &Path, problem: impl std::fmt::Display) -> Error {
     }
 }
 
+/// True for a path that leads from a folder to something below it, and not out of it.
+pub fn is_inside(path: &Path) -> bool {
+    let mut parts = path.components().peekable();
+    parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+}
+
+fn check_inside(description: &Path, path: &Path) -> Result<()> {
+    match is_inside(path) {
+        true => Ok(()),
+        false => Err(damaged(
+            description,
+            format!("names the file {path:?}, which is not in its folder"),
+        )),
+    }
+}
+
 impl Catalog {
     /// The description of the set in `folder`; `None` if it is no packed set.
     pub fn read(folder: &Path) -> Result<Option<Catalog>> {
@@ -274,7 +290,12 @@ impl Catalog {
         match value.get("feedline_pack").map(Value::as_u64) {
             None => Ok(None),
             Some(version) if version == Some(u64::from(VERSION)) => {
-                serde_json::from_value(value).map(Some).map_err(|error| damaged(&path, error))
+                let found: Catalog =
+                    serde_json::from_value(value).map_err(|error| damaged(&path, error))?;
+                for shard in &found.shards {
+                    check_inside(&path, Path::new(&shard.path))?;
+                }
+                Ok(Some(found))
             }
             Some(_) => Err(Error::Source {
                 what: path.display().to_string(),
@@ -311,7 +332,9 @@ impl Catalog {
         let file = open(&path).map_err(failed("cannot open", &path))?;
         for line in BufReader::new(file).lines() {
             let line = line.map_err(failed("cannot read", &path))?;
-            each(serde_json::from_str(&line).map_err(|error| damaged(&path, error))?);
+            let entry: Entry = serde_json::from_str(&line).map_err(|error| damaged(&path, error))?;
+            check_inside(&path, &entry.path())?;
+            each(entry);
         }
         Ok(())
     }
@@ -351,5 +374,45 @@ pub fn checksum(path: &Path) -> Result<(u64, u64)> {
                 length += read as u64;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_does_not_lead_out_of_its_folder() {
+        let folder = std::env::temp_dir().join(format!("feedline-catalog-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut catalog = Catalog {
+            feedline_pack: VERSION,
+            kind: Kind::Format(SourceFormat::Csv),
+            samples: 1,
+            classes: Vec::new(),
+            labels: Vec::new(),
+            table: false,
+            fields: Vec::new(),
+            shards: vec![Shard::default()],
+            job: Value::Null,
+            bytes: 1,
+            list: String::new(),
+        };
+        let stays = [("x", true), ("a/b.csv", true)];
+        let leaves = ["../x", "a/../../x", "/etc/passwd", "", "."].map(|path| (path, false));
+        for (path, fine) in stays.into_iter().chain(leaves) {
+            catalog.shards[0].path = path.to_owned();
+            catalog.write(&folder).unwrap();
+            match Catalog::read(&folder) {
+                Ok(read) => assert!(fine && read.is_some(), "{path:?}"),
+                Err(error) => {
+                    assert!(!fine && error.to_string().contains("not in its folder"), "{error}");
+                }
+            }
+            let entry = Entry::new(Path::new(path), 1, 1);
+            (catalog.list, _) = write_list(&folder, &mut [entry].into_iter()).unwrap();
+            assert_eq!(catalog.files(&folder, &mut |_| ()).is_ok(), fine, "{path:?}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::Read;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
@@ -326,8 +326,7 @@ pub(super) fn read_index<T: DeserializeOwned>(folder: &Path, what: &str) -> Resu
 /// The path of a file that a list names: inside the folder, whatever the list says.
 pub(super) fn inside(folder: &Path, name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
-    let stays = path.components().all(|part| matches!(part, Component::Normal(_)));
-    match stays && !name.is_empty() {
+    match catalog::is_inside(path) {
         true => Ok(folder.join(path)),
         false => Err(Error::Source {
             what: folder.join(INDEX).display().to_string(),
