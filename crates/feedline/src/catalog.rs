@@ -5,13 +5,13 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind};
 use crate::spec::SourceFormat;
 
@@ -237,6 +237,31 @@ pub fn open(path: &Path) -> std::io::Result<File> {
     }
 }
 
+/// Tells a file from another that is put in its place: a hash of its size, its time of change and,
+/// on a disk, its inode. Elsewhere (FUSE) a file may get another inode when it is opened again.
+pub fn stamp(file: &File) -> std::io::Result<u64> {
+    let metadata = file.metadata()?;
+    let inode = if libc::major(metadata.dev()) == 0 { 0 } else { metadata.ino() };
+    let time = [metadata.mtime(), metadata.mtime_nsec()].map(|number| number as u64);
+    let numbers = [metadata.len(), time[0], time[1], inode];
+    Ok(xxhash_rust::xxh3::xxh3_64(bytemuck::cast_slice(&numbers)))
+}
+
+/// Opens a file again that had this stamp.
+pub fn reopen(path: &Path, then: u64) -> Result<File, Fault> {
+    let file = open(path)?;
+    match stamp(&file)? == then {
+        true => Ok(file),
+        false => Err(changed()),
+    }
+}
+
+/// The fault of a file that is not what was opened.
+#[must_use]
+pub fn changed() -> Fault {
+    Fault::corrupt("file", "has changed since the data set was opened: open it again")
+}
+
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io { what, path, source }
@@ -332,7 +357,8 @@ impl Catalog {
         let file = open(&path).map_err(failed("cannot open", &path))?;
         for line in BufReader::new(file).lines() {
             let line = line.map_err(failed("cannot read", &path))?;
-            let entry: Entry = serde_json::from_str(&line).map_err(|error| damaged(&path, error))?;
+            let entry: Entry =
+                serde_json::from_str(&line).map_err(|error| damaged(&path, error))?;
             check_inside(&path, &entry.path())?;
             each(entry);
         }

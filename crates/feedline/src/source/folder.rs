@@ -101,7 +101,8 @@ impl Source for Folder {
     fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault> {
         Ok(match field {
             0 => {
-                Value::File(Location { root: &self.root, path: self.names.get(index), range: None })
+                let path = self.names.get(index);
+                Value::File(Location { root: &self.root, path, range: None, stamp: None })
             }
             _ => Value::Int(self.class_ends.partition_point(|end| *end <= index) as i64),
         })

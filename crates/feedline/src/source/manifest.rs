@@ -316,6 +316,7 @@ impl Source for Manifest {
                 root: &self.root,
                 path: self.names.get(index),
                 range: None,
+                stamp: None,
             }));
         }
         Ok(match &self.labels[field - 1] {

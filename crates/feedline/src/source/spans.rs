@@ -46,6 +46,8 @@ const MOST_OPEN: usize = 64;
 
 struct Shard {
     path: PathBuf,
+    /// What the file was when its samples were found.
+    stamp: u64,
     compression: Compression,
     /// Bytes once it is unpacked.
     length: u64,
@@ -81,10 +83,10 @@ impl Spans {
         let what = what.display().to_string();
         let (mut parts, mut shards) = (Vec::new(), Vec::new());
         for (path, scanned) in files.iter().zip(open_all(scanner, &files, with)) {
-            let Scanned { part, compression, length } = scanned?;
+            let (Scanned { part, compression, length }, stamp) = scanned?;
             if part.names.len() > 0 {
-                let (path, names) = (path.clone(), Names::default());
-                shards.push(Shard { path, compression, length, names, columns: Vec::new() });
+                let (path, names, columns) = (path.clone(), Names::default(), Vec::new());
+                shards.push(Shard { path, stamp, compression, length, names, columns });
                 parts.push(part);
             }
         }
@@ -143,7 +145,7 @@ impl Spans {
     }
 
     /// A shard's file, open.
-    fn file(&self, shard: usize) -> std::io::Result<Arc<File>> {
+    fn file(&self, shard: usize) -> Result<Arc<File>, Fault> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = open.iter().position(|(number, _)| *number == shard) {
             // The one used last stands last.
@@ -152,7 +154,8 @@ impl Spans {
             return Ok(open[last].1.clone());
         }
         drop(open);
-        let file = Arc::new(catalog::open(&self.shards[shard].path)?);
+        let Shard { path, stamp, .. } = &self.shards[shard];
+        let file = Arc::new(catalog::reopen(path, *stamp)?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= MOST_OPEN {
             open.remove(0);
@@ -164,18 +167,17 @@ impl Spans {
     /// A compressed shard as a whole.
     fn unpack(&self, shard: usize) -> Result<Arc<Vec<u8>>, Fault> {
         self.cache.get(shard as u64, || {
-            let Shard { path, compression, length, .. } = &self.shards[shard];
+            let Shard { path, stamp, compression, length, .. } = &self.shards[shard];
             let mut bytes = Vec::new();
             let reserved = bytes.try_reserve_exact(*length as usize);
             reserved.map_err(|_| Fault::TooLarge(format!("unpacks to {length} bytes")))?;
-            let reader = compression.unpack(catalog::open(path)?)?;
+            let reader = compression.unpack(catalog::reopen(path, *stamp)?)?;
             let read = reader.take(*length).read_to_end(&mut bytes);
-            let changed = || Fault::corrupt(self.format, "has changed since it was opened");
             match read {
                 Ok(read) if read as u64 == *length => Ok((bytes, *length)),
-                Ok(_) => Err(changed()),
+                Ok(_) => Err(catalog::changed()),
                 Err(error) if error.raw_os_error().is_some() => Err(Fault::Io(error)),
-                Err(_) => Err(changed()),
+                Err(_) => Err(catalog::changed()),
             }
         })
     }
@@ -222,8 +224,11 @@ fn unite_classes(parts: &mut [Part]) -> Vec<String> {
     all
 }
 
+/// What was found in a file, and the file's stamp.
+type Found = Result<(Scanned, u64)>;
+
 /// Opens every file, on all cores; the results are in the files' order.
-fn open_all(scanner: &Scanner<'_>, files: &[PathBuf], with: &Opening<'_>) -> Vec<Result<Scanned>> {
+fn open_all(scanner: &Scanner<'_>, files: &[PathBuf], with: &Opening<'_>) -> Vec<Found> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let work = || {
@@ -255,11 +260,12 @@ fn open_all(scanner: &Scanner<'_>, files: &[PathBuf], with: &Opening<'_>) -> Vec
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>) -> Result<Scanned> {
+fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>) -> Found {
     let failed = |source| Error::Io { what: "cannot open", path: path.to_owned(), source };
     let file = catalog::open(path).map_err(failed)?;
     let identity = || Identity::of(&file, scanner.format, scanner.version).map_err(failed);
     let before = identity()?;
+    let stamp = catalog::stamp(&file).map_err(failed)?;
     let fits = |scanned: &Scanned| {
         let samples = scanned.part.names.len() as usize;
         let packed = scanned.compression != Compression::None;
@@ -270,7 +276,7 @@ fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>) -> Result<Sc
         && let Some(scanned) = index::load(path, &before).filter(fits)
         && (scanned.compression == Compression::None || scanned.length <= with.block_memory)
     {
-        return Ok(scanned);
+        return Ok((scanned, stamp));
     }
     let mut start = [0; 64];
     let read = file.read_at(&mut start, 0).map_err(failed)?;
@@ -292,7 +298,7 @@ fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>) -> Result<Sc
     if before.size() >= SMALLEST_INDEXED && identity()? == before {
         index::save(path, &before, &scanned);
     }
-    Ok(scanned)
+    Ok((scanned, stamp))
 }
 
 impl Source for Spans {
@@ -321,7 +327,8 @@ impl Source for Spans {
                 let [start, length] = column.places[at];
                 let skip = skip.min(length);
                 let range = Some((start + skip, length - skip));
-                Ok(Value::File(Location { root: Path::new(""), path: &shard.path, range }))
+                let (path, stamp) = (&shard.path, Some(shard.stamp));
+                Ok(Value::File(Location { root: Path::new(""), path, range, stamp }))
             }
             _ => Ok(Value::Made),
         }

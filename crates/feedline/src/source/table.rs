@@ -83,6 +83,9 @@ pub(super) trait Files: Send + Sync {
     /// Path, rows and schema of each file.
     fn list(&self) -> Vec<(&Path, u64, SchemaRef)>;
 
+    /// The stamp of a file when it was opened.
+    fn stamp(&self, file: usize) -> u64;
+
     /// Bytes that a column takes when it is decoded, or `None` if that cannot be said.
     fn size(&self, file: usize, column: usize) -> Option<u64>;
 
@@ -452,6 +455,7 @@ impl Source for Table {
                     root: Path::new(""),
                     path: &self.paths[file],
                     range: Some((begin, length)),
+                    stamp: Some(self.files.stamp(file)),
                 }))
             }
         }

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::local::{self, with_path};
 use super::{Hint, Local, Store};
+use crate::catalog;
 use crate::error::Fault;
 use crate::sample::{Location, Room};
 
@@ -19,18 +20,25 @@ const MOST: usize = 256;
 /// takes one system call. Whole files are read as [`Local`] does.
 #[derive(Debug, Default)]
 pub struct Files {
-    open: RwLock<HashMap<PathBuf, Arc<File>>>,
+    /// Files, and their stamps when they were opened.
+    open: RwLock<HashMap<PathBuf, (Arc<File>, u64)>>,
 }
 
 impl Files {
-    fn open(&self, path: &Path) -> Result<Arc<File>, Fault> {
+    fn open(&self, path: &Path, stamp: Option<u64>) -> Result<Arc<File>, Fault> {
+        let is_meant = |found: u64| stamp.is_none_or(|stamp| stamp == found);
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = open.get(path) {
+        // One that is not meant was opened for another source, before it was replaced.
+        if let Some((file, _)) = open.get(path).filter(|(_, found)| is_meant(*found)) {
             return Ok(file.clone());
         }
         drop(open);
         let file = local::open_path(path)?;
         local::size_of(&file)?;
+        let found = catalog::stamp(&file)?;
+        if !is_meant(found) {
+            return Err(catalog::changed());
+        }
         let file = Arc::new(file);
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= MOST {
@@ -38,7 +46,7 @@ impl Files {
             let other = open.keys().next().cloned();
             other.and_then(|other| open.remove(&other));
         }
-        open.insert(path.to_owned(), file.clone());
+        open.insert(path.to_owned(), (file.clone(), found));
         Ok(file)
     }
 }
@@ -46,7 +54,7 @@ impl Files {
 impl Store for Files {
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
         let Some((start, length)) = location.range else { return Local.read(location, room) };
-        let file = with_path(location, |path| self.open(path))?;
+        let file = with_path(location, |path| self.open(path, location.stamp))?;
         let out = room.make(length)?;
         file.read_exact_at(out, start).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
@@ -63,7 +71,7 @@ impl Store for Files {
     fn hint(&self, location: &Location<'_>) -> Hint {
         match location.range {
             None => Local.hint(location),
-            Some(_) => match with_path(location, |path| self.open(path)) {
+            Some(_) => match with_path(location, |path| self.open(path, location.stamp)) {
                 Ok(file) => local::hint(&file, location),
                 Err(_) => Hint::Near,
             },
@@ -93,7 +101,8 @@ mod tests {
         for number in 0..MOST + 20 {
             let name = format!("{number}");
             std::fs::write(folder.join(&name), format!("{number:08}")).unwrap();
-            let part = |range| Location { root: &folder, path: Path::new(&name), range };
+            let path = Path::new(&name);
+            let part = |range| Location { root: &folder, path, range, stamp: None };
             let mut room = Grown(Vec::new());
             files.read(&part(Some((4, 4))), &mut room).unwrap();
             assert_eq!(room.0, format!("{:04}", number % 10_000).as_bytes());
@@ -102,8 +111,32 @@ mod tests {
             assert_eq!(room.0.len(), 8);
         }
         assert_eq!(files.open.read().unwrap().len(), MOST);
-        let part = Location { root: &folder, path: Path::new(""), range: Some((0, 1)) };
+        let range = Some((0, 1));
+        let part = Location { root: &folder, path: Path::new(""), range, stamp: None };
         assert!(files.read(&part, &mut Grown(Vec::new())).is_err(), "a folder");
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_is_not_read_at_the_old_places() {
+        let name = format!("feedline-replaced-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let stamp = || Some(catalog::stamp(&File::open(&path).unwrap()).unwrap());
+        let read = |files: &Files, stamp| {
+            let part = Location { root: Path::new(""), path: &path, range: Some((0, 3)), stamp };
+            let mut room = Grown(Vec::new());
+            files.read(&part, &mut room).map(|()| room.0)
+        };
+        std::fs::write(&path, "one").unwrap();
+        let (old, first) = (Files::default(), stamp());
+        assert_eq!(read(&old, first).unwrap(), b"one");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "later").unwrap();
+        assert_eq!(read(&old, first).unwrap(), b"one", "it is still open");
+        let error = read(&Files::default(), first).unwrap_err().to_string();
+        assert!(error.contains("has changed since the data set was opened"), "{error}");
+        assert_eq!(read(&old, stamp()).unwrap(), b"lat", "another source means the new one");
+        assert!(read(&old, first).is_err());
+        std::fs::remove_file(&path).unwrap();
     }
 }

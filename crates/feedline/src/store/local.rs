@@ -164,7 +164,7 @@ mod tests {
 
     fn read(path: &Path, lent: usize) -> Result<(Vec<u8>, Option<u64>), String> {
         let mut room = Lent { bytes: vec![7; lent], ..Lent::default() };
-        let location = Location { root: Path::new(""), path, range: None };
+        let location = Location { root: Path::new(""), path, range: None, stamp: None };
         Local.read(&location, &mut room).map_err(|fault| fault.to_string())?;
         Ok((room.bytes[..room.kept].to_vec(), room.asked))
     }
@@ -198,7 +198,8 @@ mod tests {
         assert_eq!(read(&path, 10).unwrap(), (Vec::new(), Some(0)), "the room says what 0 means");
         let mut room = Lent { bytes: vec![7; 10], ..Lent::default() };
         std::fs::write(&path, b"abcdef").unwrap();
-        let range = Location { root: &folder, path: Path::new("file"), range: Some((2, 3)) };
+        let (path, range) = (Path::new("file"), Some((2, 3)));
+        let range = Location { root: &folder, path, range, stamp: None };
         Local.read(&range, &mut room).unwrap();
         assert_eq!((&*room.bytes, room.asked), (&b"cde"[..], Some(3)));
         std::fs::remove_dir_all(folder).unwrap();
@@ -223,7 +224,7 @@ mod tests {
         both.read_exact(&mut hello).unwrap();
         assert_eq!(&hello, b"hello");
         for path in [&pipe, &folder, &folder.join("none")] {
-            let location = Location { root: Path::new(""), path, range: None };
+            let location = Location { root: Path::new(""), path, range: None, stamp: None };
             assert_ne!(Local.hint(&location), Hint::Unused, "and no error");
         }
         std::fs::remove_dir_all(folder).unwrap();
@@ -260,7 +261,7 @@ mod tests {
         std::fs::write(&path, [3; 5000]).unwrap();
         let calls = std::thread::spawn(move || {
             let mut room = Lent { bytes: vec![7; 10_000], ..Lent::default() };
-            let location = Location { root: Path::new(""), path: &path, range: None };
+            let location = Location { root: Path::new(""), path: &path, range: None, stamp: None };
             let mut counts = File::open("/proc/thread-self/io").unwrap();
             forbid_all_but_open_read_and_close();
             assert!(std::fs::metadata("/").is_err(), "the filter works");

@@ -15,6 +15,7 @@ const KEPT_OPEN: usize = 256;
 struct Known {
     path: PathBuf,
     bytes: u64,
+    stamp: u64,
     file: OnceLock<File>,
 }
 
@@ -30,17 +31,23 @@ impl Files {
         let failed = |source| Error::Io { what: "cannot open", path: path.to_owned(), source };
         let file = catalog::open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
+        let stamp = catalog::stamp(&file).map_err(failed)?;
         let kept = OnceLock::new();
         if self.known.len() < KEPT_OPEN {
             let _ = kept.set(file);
         }
-        self.known.push(Known { path: path.to_owned(), bytes, file: kept });
+        self.known.push(Known { path: path.to_owned(), bytes, stamp, file: kept });
         Ok(self.known.len() as u32 - 1)
     }
 
     /// Where file number `file` is.
     pub(in crate::source) fn path(&self, file: u32) -> &Path {
         self.known.get(file as usize).map_or(Path::new(""), |known| &known.path)
+    }
+
+    /// Its stamp when it was opened.
+    pub(in crate::source) fn stamp(&self, file: u32) -> Option<u64> {
+        self.known.get(file as usize).map(|known| known.stamp)
     }
 
     /// Its length when it was opened.
@@ -60,7 +67,7 @@ impl Files {
         };
         match known.file.get() {
             Some(open) => open.read_exact_at(out, offset)?,
-            None => catalog::open(&known.path)?.read_exact_at(out, offset)?,
+            None => catalog::reopen(&known.path, known.stamp)?.read_exact_at(out, offset)?,
         }
         Ok(())
     }

@@ -440,7 +440,8 @@ impl Rows {
 
     fn location(&self, file: u32, offset: u64, length: u64) -> Value<'_> {
         let path = self.files.path(file);
-        Value::File(Location { root: Path::new(""), path, range: Some((offset, length)) })
+        let (range, stamp) = (Some((offset, length)), self.files.stamp(file));
+        Value::File(Location { root: Path::new(""), path, range, stamp })
     }
 }
 

@@ -100,6 +100,7 @@ pub(super) struct ArrowFile {
     pub batches: Vec<Batch>,
     pub dictionaries: Vec<Message>,
     length: u64,
+    pub stamp: u64,
 }
 
 impl ArrowFile {
@@ -115,6 +116,7 @@ impl ArrowFile {
             batches: Vec::new(),
             dictionaries: Vec::new(),
             length,
+            stamp: catalog::stamp(&file)?,
         };
         let mut head = [0; 6];
         if length >= 6 {
@@ -133,11 +135,7 @@ impl ArrowFile {
 
     /// The file, if it is still what it was.
     pub(super) fn reopen(&self) -> Result<File, Fault> {
-        let file = catalog::open(&self.path)?;
-        match file.metadata()?.len() == self.length {
-            true => Ok(file),
-            false => Err(corrupt("has changed since it was opened")),
-        }
+        catalog::reopen(&self.path, self.stamp)
     }
 
     /// The message at a place; `None` at the end of a stream.

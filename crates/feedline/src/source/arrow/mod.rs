@@ -158,6 +158,10 @@ impl Files for Arrow {
         self.files.iter().map(|file| (&*file.path, file.rows, file.schema.clone())).collect()
     }
 
+    fn stamp(&self, file: usize) -> u64 {
+        self.files[file].stamp
+    }
+
     fn size(&self, file: usize, column: usize) -> Option<u64> {
         let file = &self.files[file];
         let data_type = file.schema.field(column).data_type();

@@ -123,6 +123,7 @@ type LeafPlaces = Vec<(usize, Arc<Places>)>;
 struct ParquetFile {
     path: PathBuf,
     length: u64,
+    stamp: u64,
     rows: u64,
     metadata: ArrowReaderMetadata,
     /// The schema as the file has it; decoding makes views of text and bytes.
@@ -135,6 +136,7 @@ impl ParquetFile {
     fn open(path: &Path) -> Result<ParquetFile, Fault> {
         let file = catalog::open(path)?;
         let length = file.metadata()?.len();
+        let stamp = catalog::stamp(&file)?;
         let footer = read_footer(&file, length)?;
         let (metadata, schema) = guard("parquet", || {
             let options = ParquetMetaDataOptions::new()
@@ -147,7 +149,7 @@ impl ParquetFile {
         })?;
         let rows = check_groups(metadata.metadata(), length)?;
         let places = Mutex::default();
-        Ok(ParquetFile { path: path.to_owned(), length, rows, metadata, schema, places })
+        Ok(ParquetFile { path: path.to_owned(), length, stamp, rows, metadata, schema, places })
     }
 
     fn groups(&self) -> &ParquetMetaData {
@@ -319,6 +321,10 @@ impl Files for Parquet {
         self.files.iter().map(|file| (&*file.path, file.rows, file.schema.clone())).collect()
     }
 
+    fn stamp(&self, file: usize) -> u64 {
+        self.files[file].stamp
+    }
+
     fn size(&self, file: usize, column: usize) -> Option<u64> {
         let file = &self.files[file];
         let leaves = file.leaves(column);
@@ -368,10 +374,7 @@ impl Files for Parquet {
 
     fn decode(&self, unit: &Unit, columns: &[usize]) -> Result<Vec<ArrayRef>, Fault> {
         let file = &self.files[unit.file];
-        let opened = Arc::new(catalog::open(&file.path)?);
-        if opened.metadata()?.len() != file.length {
-            return Err(Fault::corrupt("parquet", "has changed since it was opened"));
-        }
+        let opened = Arc::new(catalog::reopen(&file.path, file.stamp)?);
         let leaves: BTreeSet<usize> = columns.iter().flat_map(|c| file.leaves(*c)).collect();
         let mut step = unit.rows;
         for leaf in &leaves {

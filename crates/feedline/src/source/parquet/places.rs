@@ -39,7 +39,7 @@ pub(super) fn find(file: &ParquetFile) -> Result<LeafPlaces, Fault> {
     if leaves.is_empty() {
         return Ok(Vec::new());
     }
-    let opened = catalog::open(&file.path)?;
+    let opened = catalog::reopen(&file.path, file.stamp)?;
     let identity = Identity::of(&opened, "parquet", VERSION)?;
     let indexed = file.length >= SMALLEST_INDEXED && identity.size() == file.length;
     if let Some(known) = indexed.then(|| load(file, &identity, &leaves)).flatten() {
