@@ -1,9 +1,10 @@
 //! The result of a scan, kept so that a file is scanned once: `NAME.feedline-index` beside it, or
 //! in the user's cache folder where that cannot be written.
 //!
-//! It belongs to the file while size, time of change, and first and last bytes agree. One that is
-//! damaged, stale or of another version is made anew without a word. Columns are little-endian
-//! numbers in one piece, so that a million samples load in a few milliseconds.
+//! It belongs to the file while size, time of change, and pieces of the contents agree; one in the
+//! cache folder, which is not copied with its file, while the inode was not changed either. One
+//! that is damaged, stale or of another version is made anew without a word. Columns are
+//! little-endian numbers in one piece, so that a million samples load in a few milliseconds.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
@@ -18,13 +19,21 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use super::encoding::Encoding;
 use super::input::Compression;
 use super::names::Names;
-use super::part::{Column, Content, Part, Values};
+use super::part::{Column, Content, Part, Place, Values};
 use crate::catalog;
 
 /// How an index's name ends.
 pub(super) const ENDING: &str = ".feedline-index";
 
-const MAGIC: &[u8; 16] = b"feedline index 1";
+const MAGIC: &[u8; 16] = b"feedline index 2";
+
+/// Pieces of a file that are compared, and their length: all of a file that is not larger than
+/// these together, and the ends of any.
+const PIECES: u64 = 16;
+const PIECE: usize = 16 << 10;
+
+/// No index has a larger head.
+const LARGEST_HEAD: u64 = 64 << 20;
 
 /// What an index belongs to: a file as it was, and what it was scanned as.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,8 +43,10 @@ pub(super) struct Identity {
     size: u64,
     seconds: i64,
     nanoseconds: i64,
-    /// xxh3 of the first and the last bytes.
-    ends: u64,
+    /// xxh3 of pieces all over the file.
+    pieces: u64,
+    /// When the inode was changed; `None` in an index that may be copied with its file.
+    inode_change: Option<(i64, i64)>,
 }
 
 impl Identity {
@@ -43,9 +54,11 @@ impl Identity {
         let metadata = file.metadata()?;
         let size = metadata.len();
         let mut hash = Xxh3::new();
-        let mut piece = [0; 4096];
-        for at in [0, size.saturating_sub(piece.len() as u64)] {
-            let read = file.read_at(&mut piece, at)?;
+        let mut piece = [0; PIECE];
+        let last = size.saturating_sub(PIECE as u64);
+        for number in 0..PIECES {
+            let at = u128::from(last) * u128::from(number) / u128::from(PIECES - 1);
+            let read = file.read_at(&mut piece, at as u64)?;
             hash.update(&piece[..read]);
         }
         Ok(Identity {
@@ -54,8 +67,14 @@ impl Identity {
             size,
             seconds: metadata.mtime(),
             nanoseconds: metadata.mtime_nsec(),
-            ends: hash.digest(),
+            pieces: hash.digest(),
+            inode_change: Some((metadata.ctime(), metadata.ctime_nsec())),
         })
+    }
+
+    /// What is compared of an index that may be copied with its file.
+    fn portable(&self) -> Identity {
+        Identity { inode_change: None, ..self.clone() }
     }
 
     /// Bytes of the file.
@@ -118,25 +137,25 @@ fn in_cache(path: &Path) -> Option<PathBuf> {
 
 /// The index that was kept for the file at `path`, if it still belongs to it.
 pub(super) fn load(path: &Path, identity: &Identity) -> Option<Scanned> {
-    let read = |at: PathBuf| {
-        let mut file = catalog::open(&at).ok()?;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(file.metadata().ok()?.len() as usize).ok()?;
-        file.read_to_end(&mut bytes).ok()?;
-        parse(&bytes, identity)
+    let read = |at: PathBuf, identity: &Identity| {
+        let file = catalog::open(&at).ok()?;
+        let length = file.metadata().ok()?.len();
+        parse(file, length, identity)
     };
-    beside(path).and_then(read).or_else(|| in_cache(path).and_then(read))
+    beside(path)
+        .and_then(|at| read(at, &identity.portable()))
+        .or_else(|| in_cache(path).and_then(|at| read(at, identity)))
 }
 
 /// Keeps a scan's result. If that is not possible, the next start scans again.
 pub(super) fn save(path: &Path, identity: &Identity, scanned: &Scanned) {
-    let write = |at: PathBuf| write_whole(&at, identity, scanned);
-    if beside(path).is_some_and(|at| write(at).is_ok()) {
+    let portable = identity.portable();
+    if beside(path).is_some_and(|at| write_whole(&at, &portable, scanned).is_ok()) {
         return;
     }
     if let Some(at) = in_cache(path) {
         let _ = at.parent().is_some_and(|folder| fs::create_dir_all(folder).is_ok())
-            && write(at).is_ok();
+            && write_whole(&at, identity, scanned).is_ok();
     }
 }
 
@@ -146,13 +165,25 @@ fn write_whole(at: &Path, identity: &Identity, scanned: &Scanned) -> std::io::Re
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let mut name = std::ffi::OsString::from(".");
     name.push(at.file_name().unwrap_or_default());
-    name.push(format!(".{}-{number}.partial", std::process::id()));
-    let partial = at.with_file_name(name);
-    let written = File::create(&partial)
-        .and_then(|file| write(file, identity, scanned))
-        .and_then(|()| fs::rename(&partial, at));
+    // Other machines that share the folder have processes of the same number.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_nanos());
+    name.push(format!(".{}-{number}-{now:x}.partial", std::process::id()));
+    write_under(&at.with_file_name(name), at, identity, scanned)
+}
+
+/// Writes to `partial`, which must not be there, and calls it `at`.
+fn write_under(
+    partial: &Path,
+    at: &Path,
+    identity: &Identity,
+    scanned: &Scanned,
+) -> std::io::Result<()> {
+    // A new file only: a link that someone put there would lead to another file.
+    let file = File::create_new(partial)?;
+    let written = write(file, identity, scanned).and_then(|()| fs::rename(partial, at));
     if written.is_err() {
-        let _ = fs::remove_file(&partial);
+        let _ = fs::remove_file(partial);
     }
     written
 }
@@ -232,14 +263,52 @@ fn numbers<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
     Some(numbers)
 }
 
-fn parse(bytes: &[u8], identity: &Identity) -> Option<Scanned> {
-    let (body, sum) = bytes.split_last_chunk::<8>()?;
-    let mut rest = body.strip_prefix(MAGIC)?;
-    let length = u64::from_le_bytes(numbers::<u8>(&mut rest, 8)?.try_into().ok()?);
-    let head = numbers::<u8>(&mut rest, length.try_into().ok()?)?;
+impl Head {
+    /// Bytes of what follows the head, up to the checksum.
+    fn body(&self) -> Option<u64> {
+        let column = |column: &ColumnHead| {
+            let values = match column.values {
+                Kept::None => 0,
+                Kept::Int => size_of::<i64>(),
+                Kept::Float => size_of::<f32>(),
+            };
+            let there = |there: bool, size: usize| if there { size } else { 0 };
+            there(column.places, size_of::<Place>())
+                + values
+                + there(column.extra, size_of::<u64>())
+        };
+        let each = size_of::<u64>() + self.columns.iter().map(column).sum::<usize>();
+        self.samples.checked_mul(each)?.checked_add(self.text)?.try_into().ok()
+    }
+}
+
+/// Reads an index of `length` bytes. No more is read than belongs to this file and its head tells.
+fn parse(mut from: impl Read, length: u64, identity: &Identity) -> Option<Scanned> {
+    let mut hash = Xxh3::new();
+    let mut start = [0; 24];
+    from.read_exact(&mut start).ok()?;
+    hash.update(&start);
+    let (magic, head_length) = start.split_last_chunk::<8>()?;
+    let head_length = u64::from_le_bytes(*head_length);
+    if magic != MAGIC || head_length > LARGEST_HEAD.min(length) {
+        return None;
+    }
+    let mut head = vec![0; head_length as usize];
+    from.read_exact(&mut head).ok()?;
+    hash.update(&head);
     let head: Head = serde_json::from_slice(&head).ok()?;
-    // The hash takes longest, so what is not meant is told apart first.
-    if head.identity != *identity || xxh3_64(body) != u64::from_le_bytes(*sum) {
+    let body = head.body()?;
+    let sum = size_of::<u64>() as u64;
+    let whole = body.checked_add(start.len() as u64 + head_length + sum)?;
+    if head.identity != *identity || whole != length {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact((body + sum) as usize).ok()?;
+    from.take(body + sum).read_to_end(&mut bytes).ok()?;
+    let (mut rest, sum) = bytes.split_last_chunk::<8>()?;
+    hash.update(rest);
+    if rest.len() as u64 != body || hash.digest() != u64::from_le_bytes(*sum) {
         return None;
     }
     let ends = numbers(&mut rest, head.samples)?;
@@ -306,13 +375,91 @@ mod tests {
         // Every flipped bit and every cut is noticed.
         save(&path, &identity(), &scanned());
         let whole = fs::read(beside(&path).unwrap()).unwrap();
-        assert!(parse(&whole, &identity()).is_some());
+        let parse = |bytes: &[u8]| parse(bytes, bytes.len() as u64, &identity().portable());
+        assert!(parse(&whole).is_some());
         for at in 0..whole.len() {
-            assert!(parse(&whole[..at], &identity()).is_none());
+            assert!(parse(&whole[..at]).is_none());
             let mut changed = whole.clone();
             changed[at] ^= 1 << (at % 8);
-            assert!(parse(&changed, &identity()).is_none(), "byte {at}");
+            assert!(parse(&changed).is_none(), "byte {at}");
         }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = format!("feedline-index-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_change_amid_a_file_is_seen_though_size_and_time_are_kept() {
+        let folder = folder("stale");
+        let path = folder.join("some.tar");
+        let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+        let identity_of = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
+            Identity::of(&File::open(&path).unwrap(), "tar", 1).unwrap()
+        };
+        // A small file is compared as a whole, a large one at pieces between its ends.
+        for (size, changed) in [(200_000, 100_001), (256 << 10, 99), (5_000_000, 2_326_000)] {
+            let mut bytes = vec![0; size];
+            let before = identity_of(&bytes);
+            let again = identity_of(&bytes);
+            assert_eq!(before.portable(), again.portable());
+            assert_ne!(before, again, "in the cache folder the inode's time counts");
+            bytes[changed] = 1;
+            assert_ne!(before.portable(), identity_of(&bytes).portable(), "{size}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Counts what is read of endless zeros after some bytes.
+    struct Sparse<'a>(&'a [u8], &'a std::cell::Cell<u64>);
+
+    impl Read for Sparse<'_> {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            self.1.set(self.1.get() + out.len() as u64);
+            match self.0.read(out)? {
+                0 => out.fill(0),
+                read => return Ok(read),
+            }
+            Ok(out.len())
+        }
+    }
+
+    #[test]
+    fn of_an_index_no_more_is_read_than_its_head_tells() {
+        let folder = folder("sparse");
+        let path = folder.join("some.tar");
+        fs::write(&path, b"content").unwrap();
+        let identity = Identity::of(&File::open(&path).unwrap(), "tar", 1).unwrap();
+        save(&path, &identity, &scanned());
+        let whole = fs::read(beside(&path).unwrap()).unwrap();
+        let mut long_head = whole.clone();
+        long_head[16..24].copy_from_slice(&(3u64 << 30).to_le_bytes());
+        for bytes in [&[][..], &MAGIC[..], &whole, &long_head] {
+            let read = std::cell::Cell::new(0);
+            assert!(parse(Sparse(bytes, &read), 3 << 30, &identity.portable()).is_none());
+            assert!(read.get() <= 4 * whole.len() as u64, "{} bytes", read.get());
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn an_index_is_not_written_through_a_link() {
+        let folder = folder("link");
+        let [path, partial, other] = ["some.tar", "partial", "other"].map(|name| folder.join(name));
+        fs::write(&path, b"content").unwrap();
+        fs::write(&other, b"precious").unwrap();
+        std::os::unix::fs::symlink(&other, &partial).unwrap();
+        let identity = Identity::of(&File::open(&path).unwrap(), "tar", 1).unwrap();
+        let at = beside(&path).unwrap();
+        assert!(write_under(&partial, &at, &identity, &scanned()).is_err());
+        assert_eq!(fs::read(&other).unwrap(), b"precious");
+        assert!(fs::symlink_metadata(&partial).is_ok() && !at.exists(), "it is not ours to remove");
         fs::remove_dir_all(&folder).unwrap();
     }
 }
