@@ -96,6 +96,15 @@ impl RawIndex {
         (index, ends)
     }
 
+    /// The length of the index of so many samples with so many labels each, and the most that
+    /// their names take: none is longer than a path may be.
+    #[must_use]
+    pub fn lengths(samples: u64, labels: usize) -> (u64, u64) {
+        let each = (labels as u64).saturating_mul(8).saturating_add(PLACE as u64);
+        let index = samples.saturating_mul(each).saturating_add(HEADER as u64);
+        (index, samples.saturating_mul(8 + 4096))
+    }
+
     /// Reads what [`RawIndex::files`] gave; `None` if it is anything else.
     #[must_use]
     pub fn parse(mut index: Vec<u8>, names: Vec<u8>) -> Option<RawIndex> {

@@ -35,20 +35,26 @@ impl Raw {
             what: folder.join(file).display().to_string(),
             problem: format!("{problem}: the packed set is damaged, pack it again"),
         };
-        let read = |file: &str| {
+        // A file that is longer than its samples need would fill the memory before it is refused.
+        let read = |file: &str, most: u64| {
             let path = folder.join(file);
-            let mut bytes = Vec::new();
-            let read = catalog::open(&path).and_then(|mut file| {
-                bytes.try_reserve_exact(file.metadata()?.len() as usize)?;
-                file.read_to_end(&mut bytes)
-            });
-            match read {
-                Ok(_) => Ok(bytes),
-                Err(source) => Err(Error::Io { what: "cannot read", path, source }),
+            let failed = |source| Error::Io { what: "cannot read", path: path.clone(), source };
+            let opened = catalog::open(&path).map_err(failed)?;
+            let length = opened.metadata().map_err(failed)?.len();
+            if length > most {
+                return Err(problem(
+                    file,
+                    format!("is longer than {} samples need", packed.samples),
+                ));
             }
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(length as usize).map_err(|error| failed(error.into()))?;
+            opened.take(length).read_to_end(&mut bytes).map_err(failed)?;
+            Ok(bytes)
         };
-        let bytes = read(RawIndex::FILE)?;
-        let names = read(RawIndex::NAMES)?;
+        let (index, names) = RawIndex::lengths(packed.samples, packed.labels.len());
+        let bytes = read(RawIndex::FILE, index)?;
+        let names = read(RawIndex::NAMES, names)?;
         // The pixels' own checksums take long to compare; `feedline verify` does.
         let mut noted = Vec::new();
         packed.files(folder, &mut |entry| noted.push((entry.path, entry.xxh3)))?;
@@ -151,5 +157,40 @@ impl Source for Raw {
 
     fn name(&self) -> String {
         self.folder.display().to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_that_is_longer_than_its_samples_need_is_not_read() {
+        let folder = std::env::temp_dir().join(format!("feedline-raw-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let packed = Catalog {
+            feedline_pack: catalog::VERSION,
+            kind: catalog::Kind::Raw,
+            samples: 2,
+            classes: Vec::new(),
+            labels: vec![("label".to_owned(), "int64".to_owned())],
+            table: false,
+            fields: Vec::new(),
+            shards: Vec::new(),
+            job: serde_json::Value::Null,
+            bytes: 1,
+            list: String::new(),
+        };
+        let (index, names) = RawIndex::lengths(2, 1);
+        assert_eq!(index, 24 + 2 * (24 + 8));
+        for lengths in [[1 << 40, 16], [index, 1 << 40]] {
+            for (name, length) in [RawIndex::FILE, RawIndex::NAMES].into_iter().zip(lengths) {
+                std::fs::File::create(folder.join(name)).unwrap().set_len(length).unwrap();
+            }
+            let error = Raw::open(&folder, &packed).err().unwrap().to_string();
+            assert!(error.contains("is longer than 2 samples need"), "{error}");
+        }
+        assert!(names < 1 << 20);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
