@@ -365,7 +365,10 @@ impl Source for Spans {
 
     fn origin(&self, index: u64) -> Option<PathBuf> {
         let (shard, at) = self.place(index);
-        Some(self.shards[shard].names.get(at as u64).to_owned())
+        let Shard { path, names, .. } = &self.shards[shard];
+        // Below the shard, even if an archive calls it /x.
+        let name = names.get(at as u64);
+        Some(path.join(name.strip_prefix("/").unwrap_or(name)))
     }
 
     fn classes(&self) -> &[String] {

@@ -255,6 +255,8 @@ impl Pack {
         destination.clear()?;
         let labels = self.labels().count();
         let writer = raw::Writer::new(destination.folder(), labels, raw::SHARD);
+        let root = PathBuf::from(self.source.name());
+        let root = std::path::absolute(&root).unwrap_or(root);
         work.run(
             &|number, sample, made| match made {
                 Ok(made) => {
@@ -263,6 +265,11 @@ impl Pack {
                     };
                     let labels = self.label_bits(sample)?;
                     let name = work.name(sample);
+                    // Not where the source lies: the same data are packed to the same bytes.
+                    let name = name
+                        .strip_prefix(&root)
+                        .or_else(|_| name.strip_prefix(root.parent().unwrap_or(&root)))
+                        .unwrap_or(&name);
                     let name = name.as_os_str().as_encoded_bytes();
                     let labels = labels.as_slice();
                     let sample = raw::Sample { pixels, height, width, channels, labels, name };

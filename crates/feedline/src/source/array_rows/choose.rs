@@ -133,6 +133,7 @@ impl Rows {
         choices: &[FieldChoice],
         with: &Opening<'_>,
     ) -> Result<Rows> {
+        let names = stores.iter().map(|store| store.what.clone()).collect();
         let mut columns: Vec<Column> = Vec::new();
         let mut kinds: Vec<FieldKind> = Vec::new();
         for (number, mut store) in stores.into_iter().enumerate() {
@@ -186,6 +187,7 @@ impl Rows {
         let mut rows = Rows {
             format,
             what,
+            stores: names,
             files,
             columns,
             fields,

@@ -201,6 +201,8 @@ struct Column {
 pub(super) struct Rows {
     format: &'static str,
     what: String,
+    /// What each store is called.
+    stores: Vec<String>,
     files: Arc<Files>,
     columns: Vec<Column>,
     fields: Vec<Field>,
@@ -505,7 +507,7 @@ impl Source for Rows {
         let array = self.columns.first()?.parts.get(part)?;
         Some(match &array.data {
             Data::File { file, .. } => self.files.path(*file).join(format!("row {row}")),
-            _ => Path::new(&self.what).join(format!("row {index}")),
+            _ => Path::new(self.stores.get(part)?).join(format!("row {row}")),
         })
     }
 

@@ -108,7 +108,7 @@ fn samples_are_grouped_as_webdataset_does() {
     let names: Vec<&str> = source.fields().iter().map(|field| field.name.as_str()).collect();
     assert_eq!(names, ["c", "label", "txt", "image", "json"]);
     assert_eq!(source.len(), 3);
-    assert_eq!(source.origin(0).unwrap(), Path::new("a/b"));
+    assert_eq!(source.origin(0).unwrap(), shelf.0.join("a.tar/a/b"));
     assert_eq!([0, 1, 2].map(|at| shown(&source, at, "label")), ["7", "-3", "0"]);
     assert_eq!((shown(&source, 0, "c"), shown(&source, 1, "image")), ("one".into(), "two".into()));
     assert_eq!((shown(&source, 0, "txt"), shown(&source, 2, "image")), ("ü".into(), "".into()));
