@@ -55,7 +55,12 @@ pub(super) fn expand(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
     if found.is_empty() {
         return Err(problem(path, "matches no file"));
     }
-    Ok(found)
+    Ok(found.into_iter().map(fixed).collect())
+}
+
+/// The path from the root on: it leads to the same file after the working directory has changed.
+pub(super) fn fixed(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 fn too_many(pattern: &Path) -> Error {
@@ -303,6 +308,17 @@ mod tests {
         assert!(!is("*.tar", "a.tar.gz") && !is("a?", "a") && !is("", "a"));
         assert!(is("x[0-9a]", "x7") && is("x[0-9a]", "xa") && !is("x[!0-9]", "x7"));
         assert!(!is(&"*a".repeat(50), &"a".repeat(49)));
+    }
+
+    #[test]
+    fn files_are_found_after_the_working_directory_has_changed() {
+        // Not changed here: other tests run beside this one.
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(expand(Path::new("Cargo.toml"), &[]).unwrap(), [here.join("Cargo.toml")]);
+        assert_eq!(expand(Path::new("./Cargo.t*ml"), &[]).unwrap(), [here.join("Cargo.toml")]);
+        assert_eq!(expand(Path::new("{a,b}.tar"), &[]).unwrap()[1], here.join("b.tar"));
+        let fixtures = expand(Path::new("tests/fixtures"), &[".tar"]).unwrap();
+        assert_eq!(fixtures, [here.join("tests/fixtures/plain.tar")]);
     }
 
     #[test]

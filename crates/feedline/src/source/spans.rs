@@ -18,7 +18,7 @@ use super::index::{self, Identity, Scanned};
 use super::input::{Compression, Input};
 use super::names::Names;
 use super::part::{ABSENT, Column, Part, Values};
-use super::{BlockCache, Blocks, Opening, Source};
+use super::{BlockCache, Blocks, Opening, Source, shards};
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{Field, FieldKind, Location, Room, Value};
@@ -81,6 +81,7 @@ impl Spans {
         with: &Opening<'_>,
     ) -> Result<Spans> {
         let what = what.display().to_string();
+        let files: Vec<PathBuf> = files.into_iter().map(shards::fixed).collect();
         let (mut parts, mut shards) = (Vec::new(), Vec::new());
         for (path, scanned) in files.iter().zip(open_all(scanner, &files, with)) {
             let (Scanned { part, compression, length }, stamp) = scanned?;

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
+use crate::source::shards;
 
 /// Files that are kept open. Those beyond are opened for each piece that is read.
 const KEPT_OPEN: usize = 256;
@@ -36,7 +37,7 @@ impl Files {
         if self.known.len() < KEPT_OPEN {
             let _ = kept.set(file);
         }
-        self.known.push(Known { path: path.to_owned(), bytes, stamp, file: kept });
+        self.known.push(Known { path: shards::fixed(path.to_owned()), bytes, stamp, file: kept });
         Ok(self.known.len() as u32 - 1)
     }
 

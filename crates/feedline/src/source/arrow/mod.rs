@@ -34,7 +34,7 @@ const SMALL: u64 = 4 << 20;
 /// Opens Arrow files and streams.
 pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Table> {
     let paths = match saved(what) {
-        Some(paths) => paths,
+        Some(paths) => paths.into_iter().map(super::shards::fixed).collect(),
         None => super::shards::expand(what, &[".arrow", ".feather", ".ipc", ".arrows"])?,
     };
     let files = paths.into_iter().map(|path| {

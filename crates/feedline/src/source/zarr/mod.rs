@@ -44,7 +44,7 @@ pub(super) fn open(
     with: &Opening<'_>,
 ) -> Result<Arc<dyn Source>> {
     let mut paths = match path.is_dir() {
-        true => vec![path.to_owned()],
+        true => vec![shards::fixed(path.to_owned())],
         false => shards::expand(path, &[])?,
     };
     if let [only] = &paths[..]
