@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::catalog;
 use crate::error::Error;
 use crate::sample::{FieldKind, Room, Value};
 use crate::source::Source;
@@ -240,4 +241,30 @@ fn arrays_are_of_one_shape_or_ragged() {
     assert_eq!(of, FieldKind::Bytes);
     let objects = archive(&[("a.npy", &npy("|O", "(2,)", b"ab"))]);
     assert!(shelf.try_open(&objects).err().unwrap().to_string().contains("runs code"));
+}
+
+#[test]
+fn a_shard_that_was_replaced_is_not_read_at_the_old_places() {
+    let shelf = Shelf::new("replaced");
+    let first = archive(&[("a.txt", b"one"), ("a.json", b"{\"k\": \"x\"}")]);
+    let other = archive(&[("a.txt", b"three"), ("a.json", b"{\"k\": \"other\"}")]);
+    let packed = |bytes: &[u8]| {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut gzip, bytes).unwrap();
+        gzip.finish().unwrap()
+    };
+    for (before, after) in [(first.clone(), other.clone()), (packed(&first), packed(&other))] {
+        let source = shelf.try_open(&before).unwrap();
+        std::fs::remove_file(shelf.0.join("a.tar")).unwrap();
+        shelf.write("a.tar", &after);
+        for field in 0..source.fields().len() {
+            // The store compares the stamp.
+            let outcome = match source.value(0, field).unwrap() {
+                Value::File(place) => catalog::reopen(place.path, place.stamp.unwrap()).map(|_| ()),
+                _ => source.read(0, field, &mut Taken::default()),
+            };
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains("has changed since the data set was opened"), "{error}");
+        }
+    }
 }
