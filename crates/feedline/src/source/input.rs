@@ -178,6 +178,28 @@ impl<'a> Input<'a> {
         self.problem(format!("declares {length} bytes in one piece, more than fit into memory"))
     }
 
+    /// The problem of a stream that is larger than blocks may be. It is read on for a while, to
+    /// tell what would be enough.
+    fn beyond_memory(&mut self) -> Error {
+        let limit = self.length;
+        let mut more = "";
+        if let Reader::Stream(reader) = &mut self.reader {
+            let on = limit.saturating_mul(3).min(4 << 30);
+            let read = std::io::copy(&mut reader.take(on), &mut std::io::sink()).unwrap_or(on);
+            self.read += read;
+            more = if read == on { "more than " } else { "" };
+        }
+        let megabytes = |bytes: u64| bytes.div_ceil(1_000_000);
+        let [all, most] = [self.read, limit].map(megabytes);
+        // Blocks have a quarter of the memory.
+        let enough = megabytes(self.read.saturating_mul(4));
+        self.problem(format!(
+            "unpacks to {more}{all} MB, and any of its samples needs all of it, for which {most} MB \
+             are allowed: raise memory to {more}{enough} MB, or unpack it (gzip -d, zstd -d), so \
+             that samples are read alone"
+        ))
+    }
+
     /// Reads on until the window holds `at..end` or the stream is over; false if nothing came.
     fn advance(&mut self, at: u64, end: u64) -> Result<bool> {
         if at < self.start {
@@ -198,11 +220,7 @@ impl<'a> Input<'a> {
             let read = read.map_err(|error| self.failed(error))?;
             self.read += read as u64;
             if self.read > self.length {
-                return Err(self.problem(format!(
-                    "unpacks to more than {} MB, which is what blocks may take of the memory: give \
-                     the loader more memory, make smaller shards, or unpack it",
-                    self.length / 1_000_000
-                )));
+                return Err(self.beyond_memory());
             }
             if read == 0 {
                 return Ok(self.read > before);

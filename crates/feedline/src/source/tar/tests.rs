@@ -157,7 +157,7 @@ fn compressed_shards_are_the_same_in_blocks() {
         let small = Opening { block_memory: 1000, ..WITH };
         let path = shelf.write("b.tar.gz", &packed);
         let Err(error) = open(&path, &[], &small) else { panic!("accepted") };
-        assert!(error.to_string().contains("give the loader more memory"), "{error}");
+        assert!(error.to_string().contains("raise memory to 1 MB, or unpack it"), "{error}");
     }
 }
 
