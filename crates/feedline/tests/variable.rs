@@ -264,7 +264,23 @@ fn blocks_are_shuffled_a_few_at_a_time_and_resumed_exactly() {
     let mut again = builder(4_000_000).num_workers(3).build().unwrap();
     again.resume(&state).unwrap();
     assert_eq!(numbers(&mut again), order[35..]);
+    // Blocks that end elsewhere are another order.
+    let elsewhere = Odd { blocks: Some(Blocks::even(SAMPLES, 9, 4_000_000)), ..Odd::new(1) };
+    let elsewhere = Loader::over(elsewhere).batch_size(5).shuffle(true).memory(80_000_000);
+    assert!(elsewhere.build().unwrap().resume(&state).is_err());
     let other =
         builder(4_000_000).open_blocks(OpenBlocks::Count(3)).build().unwrap().resume(&state);
     assert!(other.is_err());
+}
+
+#[test]
+fn draws_from_everywhere_are_refused_where_each_would_read_a_block() {
+    let builder = |bytes| {
+        let odd = Odd { blocks: Some(Blocks::even(SAMPLES, 8, bytes)), ..Odd::new(1) };
+        Loader::over(odd).batch_size(5).replacement(true).memory(80_000_000)
+    };
+    let error = builder(4_000_000).build().err().unwrap().to_string();
+    assert!(error.contains("replacement") && error.contains("13 blocks"), "{error}");
+    assert!(builder(1_000_000).build().is_ok(), "all of them are kept");
+    assert!(builder(4_000_000).open_blocks(OpenBlocks::All).build().is_ok());
 }

@@ -138,7 +138,11 @@ impl Plan {
             Ok(Value::Bytes(bytes)) => bytes.try_into().ok().map(i64::from_ne_bytes),
             _ => None,
         })?;
-        let (order, open_blocks) = order.in_blocks(&spec, &block_ends(&spec, &sources));
+        let blocks = block_ends(&spec, &sources);
+        check_order(&spec, &blocks)?;
+        let (order, open_blocks) = order.in_blocks(&spec, &blocks);
+        // Where blocks end is part of the order, too: it may depend on the memory that was given.
+        let order_of_blocks = open_blocks.map(|open| (open, blocks.fingerprint()));
         let batches =
             Batches::new(order.samples(), spec.batch_size, rank.rank, rank.world, spec.last_batch)?;
         let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Files::default()));
@@ -173,7 +177,7 @@ impl Plan {
         let (memory, cache_limit) = memory(&spec, batch_bytes, in_blocks)?;
         let mut ops = chain.canonical();
         ops.extend(mixing.as_ref().map(|mixing| mixing.mix.canonical()));
-        let identity = identity(&spec, &sources, &ops, batches.global(), open_blocks);
+        let identity = identity(&spec, &sources, &ops, batches.global(), order_of_blocks);
         let layout = Arc::new(layout);
         Ok(Plan {
             spec,
@@ -290,7 +294,34 @@ pub(super) fn block_ends(spec: &Spec, sources: &[Arc<dyn Source>]) -> BlockEnds 
         before += source.len();
     }
     // Half of the memory, so that the next pool's blocks have room beside the last one's.
-    BlockEnds { ends, room: opening(spec).block_memory / 2 / bytes.max(1) }
+    BlockEnds { ends, room: each_block_memory(spec) / 2 / bytes.max(1) }
+}
+
+/// What each source may take for blocks: they share the memory evenly.
+fn each_block_memory(spec: &Spec) -> u64 {
+    opening(spec).block_memory / spec.sources.len().max(1) as u64
+}
+
+/// Refuses draws that would unpack a whole block for each sample.
+fn check_order(spec: &Spec, blocks: &BlockEnds) -> Result<(), SpecError> {
+    let key = match spec {
+        Spec { weights: Some(_), .. } => "weights",
+        Spec { replacement: true, .. } => "replacement",
+        _ => return Ok(()),
+    };
+    // There is room for half as many as are kept.
+    let kept = blocks.room.saturating_mul(2);
+    if blocks.ends.len() as u64 <= kept || spec.open_blocks == OpenBlocks::All {
+        return Ok(());
+    }
+    Err(SpecError::new(
+        key,
+        format!(
+            "draws samples from everywhere, but this data is read in {} blocks, of which {kept} fit into the memory for them: each sample would read a block",
+            blocks.ends.len()
+        ),
+    )
+    .allowed("more memory, a set that was packed without compression (feedline pack), or open_blocks = \"all\" to do it all the same"))
 }
 
 /// Opens what the spec names, and checks that the sources go together.
@@ -305,7 +336,10 @@ pub(super) fn open_sources(
             (SourceKind::Arrays, 1..) => {
                 given.next().ok_or_else(|| Error::System("a source vanished".to_owned()))?
             }
-            (kind, _) => source::open(kind, &opening(spec))?,
+            (kind, _) => {
+                let block_memory = each_block_memory(spec);
+                source::open(kind, &Opening { block_memory, ..opening(spec) })?
+            }
         });
     }
     let first: &Arc<dyn Source> = &sources[0];
@@ -620,10 +654,12 @@ fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool) -> Result<(u64, u64)> 
     let available = tune::memory_available();
     // One batch with the program and one in the making, and a little to make it with.
     let least = batch_bytes.saturating_mul(2).saturating_add(1_000_000);
+    let blocks = if in_blocks { opening(spec).block_memory } else { 0 };
     let asked = spec.memory.unwrap_or_else(|| {
         available
             .map_or(DEFAULT_MEMORY, |free| free / 4)
             .clamp(least.max(256_000_000), DEFAULT_MEMORY.max(least))
+            .max(least.saturating_add(blocks))
     });
     // Asking for more than the machine or the cgroup has left ends in a kill.
     let total = available.map_or(asked, |free| asked.min(free / 10 * 9));
@@ -631,7 +667,6 @@ fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool) -> Result<(u64, u64)> 
         None => 0,
         Some(cache) => cache.limit.unwrap_or(total / 2),
     };
-    let blocks = if in_blocks { opening(spec).block_memory } else { 0 };
     let flow = total.saturating_sub(cache).saturating_sub(blocks);
     if flow < least {
         let mut cached = String::new();
@@ -655,15 +690,18 @@ fn identity(
     sources: &[Arc<dyn Source>],
     ops: &[OpSpec],
     global_batch: u64,
-    open_blocks: Option<u64>,
+    in_blocks: Option<(u64, u64)>,
 ) -> Identity {
     let data: Vec<(u64, u64)> =
         sources.iter().map(|source| (source.len(), source.fingerprint())).collect();
     let pixels = format!("{:?} {:?} {:?}", decode_options(spec), ops, spec.layout);
     // What the order really is, rather than what was asked for.
-    let open_blocks = open_blocks.map_or(OpenBlocks::Auto, OpenBlocks::Count);
-    let spec = Spec { open_blocks, ..spec.clone() };
-    identity_of(&spec, &format!("{data:?}"), &pixels, global_batch)
+    let mut identity = identity_of(spec, &format!("{data:?}"), &pixels, global_batch);
+    if let Some(in_blocks) = in_blocks {
+        let order = format!("{} {in_blocks:?}", identity.order);
+        identity.order = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(order.as_bytes()));
+    }
+    identity
 }
 
 /// The identity of a loader whose samples are told by `data` and what becomes of them by `pixels`.
@@ -684,13 +722,10 @@ pub(super) fn identity_of(spec: &Spec, data: &str, pixels: &str, global_batch: u
         spec.last_batch,
         shares,
     );
-    let order = match spec.open_blocks {
-        OpenBlocks::Auto | OpenBlocks::All => format!("{order:?}"),
-        OpenBlocks::Count(count) => format!("{order:?} {count} blocks"),
-    };
+
     Identity {
         data: hex(data),
-        order: hex(&order),
+        order: hex(&format!("{order:?}")),
         pixels: hex(pixels),
         seed: spec.seed,
         global_batch,

@@ -62,6 +62,14 @@ pub struct BlockEnds {
     pub room: u64,
 }
 
+impl BlockEnds {
+    /// A hash of where blocks end.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(bytemuck::cast_slice(&self.ends))
+    }
+}
+
 /// The order of all epochs.
 pub struct Order {
     kind: Kind,
