@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{DataType, Schema, SchemaRef};
 use serde_json::Value;
 
 use super::columns::{Sort, sort_of};
@@ -91,7 +91,8 @@ pub(super) fn choose(
     let Some(first) = schemas.first() else {
         return Err(problem(what, "has no files".to_owned()));
     };
-    let features = features(first);
+    let all_features: Vec<Value> = schemas.iter().map(|schema| features(schema)).collect();
+    let features = &all_features[0];
     let known: Vec<&str> = first.fields().iter().map(|field| field.name().as_str()).collect();
     let mut chosen = Vec::new();
     let mut left_out = Vec::new();
@@ -109,12 +110,15 @@ pub(super) fn choose(
         if role.is_some() && !bytes {
             return Ok(Some(format!("column {column:?} holds numbers, no bytes or text")));
         }
-        let (kind, classes) = feature(&features, column);
+        let (kind, classes) = feature(features, column);
         if classes.is_some() && first.field(number).data_type().is_integer() {
             sort = Sort::Whole;
         }
         let is_image = sort == Sort::ImageStruct || (sort == Sort::Binary && kind == Some("Image"));
-        let numbers = numbers(paths, schemas, column, &sort)?;
+        let numbers = numbers(paths, schemas, column, (first.field(number).data_type(), &sort))?;
+        if classes.is_some() && sort == Sort::Whole {
+            same_classes(paths, &all_features, column)?;
+        }
         let (name, column) = (name.to_owned(), column.to_owned());
         let classes = classes.filter(|_| sort == Sort::Whole);
         let named = named || first.metadata().contains_key(OURS);
@@ -146,6 +150,10 @@ pub(super) fn choose(
         let text = format!("has no column that can be read: {}", left_out.join(", "));
         return Err(problem(what, text));
     }
+    // What cannot be read is not left out in silence.
+    if let Some(why) = left_out.first() {
+        return Err(problem(what, format!("{why}; choose the other fields with fields")));
+    }
     Ok(chosen)
 }
 
@@ -154,23 +162,45 @@ fn numbers(
     paths: &[PathBuf],
     schemas: &[SchemaRef],
     column: &str,
-    sort: &Sort,
+    (first, sort): (&DataType, &Sort),
 ) -> Result<Vec<usize>> {
+    // Whole numbers are taken as they are: a time in other units would be another one.
+    let alike = |found: &DataType| match sort {
+        Sort::Whole => found == first || (found.is_integer() && first.is_integer()),
+        sort => sort_of(found).as_ref() == Ok(sort),
+    };
     let find = |(schema, path): (&SchemaRef, &PathBuf)| {
         let at = schema.fields().iter().position(|field| field.name() == column);
-        let problem = match at.map(|at| (at, sort_of(schema.field(at).data_type()))) {
-            Some((at, Ok(found))) if found.kind() == sort.kind() || *sort == Sort::Whole => {
-                return Ok(at);
-            }
-            Some((at, _)) => {
-                let found = schema.field(at).data_type();
-                format!("column {column:?} is of type {found}, unlike that of the first file")
-            }
+        let problem = match at.map(|at| (at, schema.field(at).data_type())) {
+            Some((at, found)) if alike(found) => return Ok(at),
+            Some((_, found)) => format!(
+                "column {column:?} is of type {found}, but of type {first} in {}: write both with one type",
+                paths[0].display()
+            ),
             None => format!("has no column {column:?}, unlike the first file"),
         };
         Err(Error::Source { what: Path::display(path).to_string(), problem })
     };
     schemas.iter().zip(paths).map(find).collect()
+}
+
+/// Files that number classes must number the same ones.
+fn same_classes(paths: &[PathBuf], features: &[Value], column: &str) -> Result<()> {
+    let (_, first) = feature(&features[0], column);
+    for (features, path) in features.iter().zip(paths).skip(1) {
+        let (_, names) = feature(features, column);
+        // A file that says nothing of classes is taken to mean the same.
+        if names.is_some() && names != first {
+            let problem = format!(
+                "column {column:?} numbers the classes {:?}, but {:?} in {}: write both with the same classes",
+                names.unwrap_or_default(),
+                first.unwrap_or_default(),
+                paths[0].display()
+            );
+            return Err(Error::Source { what: path.display().to_string(), problem });
+        }
+    }
+    Ok(())
 }
 
 /// Names the main image "image" and the classes "label", where no name was given.
@@ -182,5 +212,79 @@ pub(super) fn usual_names(fields: &mut [Field], chosen: &[Chosen]) {
         if let Some(at) = at.filter(|at| !taken && !chosen[*at].named) {
             fields[at].name = name.to_owned();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_schema::{Field as Column, TimeUnit};
+
+    use super::*;
+
+    fn chosen(types: &[DataType], classes: &[&str]) -> std::result::Result<usize, String> {
+        let paths: Vec<PathBuf> = (0..types.len()).map(|n| format!("{n}.arrow").into()).collect();
+        let schemas: Vec<SchemaRef> = types
+            .iter()
+            .enumerate()
+            .map(|(at, kind)| {
+                let schema = Schema::new(vec![Column::new("x", kind.clone(), false)]);
+                let said = classes.get(at).map(|names| {
+                    let features = format!(
+                        r#"{{"info": {{"features": {{"x": {{"_type": "ClassLabel", "names": {names}}}}}}}}}"#
+                    );
+                    ("huggingface".to_owned(), features)
+                });
+                Arc::new(schema.with_metadata(said.into_iter().collect::<std::collections::HashMap<_, _>>()))
+            })
+            .collect();
+        let found = choose("set", &paths, &schemas, &[]);
+        found.map(|found| found.len()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn columns_of_several_files_are_of_one_type() {
+        let time = |unit| DataType::Timestamp(unit, None);
+        let (milli, nano) = (time(TimeUnit::Millisecond), time(TimeUnit::Nanosecond));
+        assert_eq!(chosen(&[nano.clone(), nano.clone()], &[]), Ok(1));
+        assert_eq!(chosen(&[DataType::Utf8, DataType::LargeUtf8], &[]), Ok(1));
+        for (first, second) in [
+            (&milli, &nano),
+            (&milli, &DataType::Int64),
+            (&DataType::Int64, &nano),
+            (&DataType::Date32, &DataType::Date64),
+            (&DataType::Int64, &DataType::Float64),
+            (&nano, &DataType::Float64),
+            (&DataType::Int64, &DataType::Int32),
+        ] {
+            let error = chosen(&[first.clone(), second.clone()], &[]).unwrap_err();
+            let told = format!("is of type {second}, but of type {first} in 0.arrow");
+            assert!(error.contains(&told) && error.contains("1.arrow"), "{error}");
+        }
+    }
+
+    #[test]
+    fn classes_of_several_files_are_the_same() {
+        let (int, long) = (DataType::Int32, DataType::Int64);
+        let both = [long.clone(), int.clone()];
+        assert_eq!(chosen(&both, &[r#"["a", "b"]"#, r#"["a", "b"]"#]), Ok(1));
+        assert_eq!(chosen(&both, &[r#"["a", "b"]"#]), Ok(1));
+        let error = chosen(&both, &[r#"["a", "b"]"#, r#"["b", "a"]"#]).unwrap_err();
+        assert!(error.contains("numbers the classes"), "{error}");
+        let mixed = [long, DataType::Float64];
+        let error = chosen(&mixed, &[r#"["a", "b"]"#]).unwrap_err();
+        assert!(error.contains("but of type Int64"), "{error}");
+    }
+
+    #[test]
+    fn no_column_is_left_out_in_silence() {
+        let schema = Schema::new(vec![
+            Column::new("x", DataType::Int64, false),
+            Column::new("y", DataType::Decimal128(9, 2), false),
+        ]);
+        let (paths, schemas) = ([PathBuf::from("a")], [Arc::new(schema)]);
+        let error = choose("set", &paths, &schemas, &[]).err().unwrap().to_string();
+        assert!(error.contains("\"y\"") && error.contains("with fields"), "{error}");
     }
 }
