@@ -345,7 +345,16 @@ impl Metadata {
     ) -> Result<Metadata, String> {
         let fill = match &element {
             Some(element) => fill_value(value.get("fill_value"), element)?,
-            None => Vec::new(),
+            // A chunk that was never written has empty texts.
+            None => match value.get("fill_value") {
+                None | Some(Value::Null) => Vec::new(),
+                Some(Value::String(text)) if text.is_empty() => Vec::new(),
+                Some(Value::Array(bytes)) if bytes.is_empty() => Vec::new(),
+                Some(Value::Number(zero)) if zero.as_f64() == Some(0.0) => Vec::new(),
+                Some(_) => {
+                    return Err("has a fill_value that is not empty, for texts: write them with an empty one".to_owned());
+                }
+            },
         };
         let size = element.as_ref().map_or(1, |element| element.width() as u64);
         // An array without an axis has no grid: the caller leaves it out.
@@ -355,5 +364,27 @@ impl Metadata {
         };
         let bytes = lengths == Some(true);
         Ok(Metadata { grid, element, bytes, packing, keys, shard, fill, attributes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn texts_are_filled_with_nothing_else() {
+        let array = |fill: Value| {
+            let value = json!({"shape": [4], "chunks": [2], "dtype": "|O", "fill_value": fill,
+                "filters": [{"id": "vlen-utf8"}], "compressor": null, "order": "C"});
+            Metadata::version_2(&value, Value::Null).map(|_| ())
+        };
+        for empty in [json!(""), json!(null), json!(0)] {
+            assert_eq!(array(empty), Ok(()));
+        }
+        for other in [json!("none"), json!(1)] {
+            assert!(array(other).unwrap_err().contains("fill_value"));
+        }
     }
 }
