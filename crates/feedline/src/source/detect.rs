@@ -167,6 +167,10 @@ fn detect_folder(path: &Path, with: &Opening<'_>) -> Result<Found> {
             return Ok(Found::Classes);
         }
     }
+    let zarr = |folder: &PathBuf| folder.extension().is_some_and(|ending| ending == "zarr");
+    if !subfolders.is_empty() && subfolders.iter().all(zarr) {
+        return Ok(Found::Format(SourceFormat::Zarr));
+    }
     if let Some(format) = of_files(path, &shards::list(path)?, !subfolders.is_empty())? {
         return Ok(Found::Format(format));
     }
@@ -252,6 +256,8 @@ mod tests {
             ("f/unknown", b"?"),
             ("lmdb/data.mdb", b""),
             ("zarr/zarr.json", b"{}"),
+            ("zarrs/a.zarr/zarr.json", b"{}"),
+            ("zarrs/b.zarr/zarr.json", b"{}"),
             ("mds/index.json", b"{\"shards\": [], \"version\": 2}"),
             ("lit/index.json", b"{\"chunks\": [], \"config\": {}}"),
             ("tars/a-0.tar", b""),
@@ -281,6 +287,7 @@ mod tests {
             ("f/[ef].csv", Found::Format(SourceFormat::Csv)),
             ("lmdb", Found::Format(SourceFormat::Lmdb)),
             ("zarr", Found::Format(SourceFormat::Zarr)),
+            ("zarrs", Found::Format(SourceFormat::Zarr)),
             ("mds", Found::Format(SourceFormat::Mds)),
             ("lit", Found::Format(SourceFormat::Litdata)),
             ("tars", Found::Format(SourceFormat::Tar)),
