@@ -22,7 +22,7 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, RowSelection, RowSelector,
 };
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_field_levels};
-use parquet::basic::Type;
+use parquet::basic::{Compression, Type};
 use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
     ParquetStatisticsPolicy,
@@ -247,6 +247,16 @@ fn check_groups(metadata: &ParquetMetaData, length: u64) -> Result<u64, Fault> {
             if chunk.file_path().is_some() {
                 let problem = "keeps columns in other files, which is not supported";
                 return Err(Fault::Unsupported(problem.to_owned()));
+            }
+            let codec = match chunk.compression() {
+                Compression::BROTLI(_) => Some("brotli"),
+                Compression::LZO => Some("lzo"),
+                _ => None,
+            };
+            if let Some(codec) = codec {
+                return Err(Fault::Unsupported(format!(
+                    "is compressed with {codec}, which is not read: write it with zstd, snappy, lz4 or gzip"
+                )));
             }
             if here == 0 && chunk.num_values() == 0 {
                 continue;
