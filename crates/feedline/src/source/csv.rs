@@ -13,7 +13,8 @@ use crate::spec::FieldChoice;
 
 /// Opens tables of text.
 pub(super) fn open(what: &Path, fields: &[FieldChoice]) -> Result<TextTable> {
-    let paths = super::shards::expand(what, &[".csv", ".tsv", ".tab"])?;
+    let paths =
+        super::shards::expand(what, &[".csv", ".tsv", ".tab", ".csv.gz", ".tsv.gz", ".csv.zst"])?;
     let tabs = |path: &Path| {
         let ending = path.extension().and_then(|ending| ending.to_str());
         matches!(ending, Some("tsv" | "tab" | "TSV"))

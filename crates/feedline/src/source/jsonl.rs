@@ -15,7 +15,7 @@ use crate::spec::FieldChoice;
 
 /// Opens files of JSON lines.
 pub(super) fn open(what: &Path, fields: &[FieldChoice]) -> Result<TextTable> {
-    let paths = super::shards::expand(what, &[".jsonl", ".ndjson"])?;
+    let paths = super::shards::expand(what, &[".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.zst"])?;
     TextTable::open(Box::new(Jsonl), what, paths, fields)
 }
 

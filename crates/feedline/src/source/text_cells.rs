@@ -25,6 +25,8 @@ pub(super) enum Cell<'a> {
 pub(super) struct Seen {
     whole: bool,
     number: bool,
+    /// Some number would be another one as float32.
+    wide: bool,
     truth: bool,
     text: bool,
     /// Written as JSON text, rather than as a word of unknown type.
@@ -42,6 +44,14 @@ fn truth(word: &str) -> Option<bool> {
     }
 }
 
+/// Whether float32 does not hold a number: large whole ones are to be exact, and none may become
+/// infinite or nothing.
+fn is_wide(number: f64) -> bool {
+    let error = (f64::from(number as f32) - number).abs();
+    let exact = number.fract() == 0.0 && number.abs() > f64::from(1 << 24);
+    number.is_finite() && (error > number.abs() / f64::from(1 << 23) || (exact && error > 0.0))
+}
+
 impl Seen {
     /// Takes note of a value.
     pub(super) fn see(&mut self, cell: &Cell<'_>) {
@@ -50,10 +60,15 @@ impl Seen {
             Cell::Word(word) => {
                 let word = word.trim();
                 if word.is_empty() {
-                } else if word.parse::<i64>().is_ok() {
+                } else if let Ok(whole) = word.parse::<i64>() {
                     self.whole = true;
-                } else if word.parse::<f32>().is_ok() {
+                    self.wide |= is_wide(whole as f64);
+                } else if let Ok(number) = word.parse::<f64>() {
                     self.number = true;
+                    let digits = word.trim_start_matches(['+', '-']);
+                    // It is a whole number too large for int64.
+                    let large = digits.bytes().all(|digit| digit.is_ascii_digit());
+                    self.wide |= large || is_wide(number);
                 } else if truth(word).is_some() {
                     self.truth = true;
                 } else {
@@ -85,8 +100,14 @@ impl Seen {
             }
             Cell::Json(Json::Bool(_)) => self.truth = true,
             Cell::Json(Json::Number(number)) => match number.as_i64() {
-                Some(_) => self.whole = true,
-                None => self.number = true,
+                Some(whole) => {
+                    self.whole = true;
+                    self.wide |= is_wide(whole as f64);
+                }
+                None => {
+                    self.number = true;
+                    self.wide |= number.is_u64() || number.as_f64().is_some_and(is_wide);
+                }
             },
         }
     }
@@ -97,6 +118,7 @@ impl Seen {
         let dtype = match (self.truth, numbers, self.number) {
             (true, false, _) => Some(DType::Bool),
             (false, true, false) => Some(DType::I64),
+            (false, true, true) if self.wide => Some(DType::F64),
             (false, true, true) => Some(DType::F32),
             _ => None,
         };
@@ -142,9 +164,17 @@ fn walk(
 pub(super) fn number_in(cell: &Cell<'_>) -> Option<f64> {
     match cell {
         Cell::Missing => None,
-        // Rounded once: by way of f64 it would be twice.
-        Cell::Word(word) => word.trim().parse::<f32>().ok().map(f64::from),
+        Cell::Word(word) => word.trim().parse().ok(),
         Cell::Json(value) => value.as_f64(),
+    }
+}
+
+/// The number in a cell as float32.
+pub(super) fn single_in(cell: &Cell<'_>) -> Option<f32> {
+    match cell {
+        // Rounded once: by way of f64 it would be twice.
+        Cell::Word(word) => word.trim().parse().ok(),
+        cell => number_in(cell).map(|number| number as f32),
     }
 }
 
@@ -201,8 +231,12 @@ pub(super) fn write(cell: &Cell<'_>, kind: &FieldKind, room: &mut dyn Room) -> R
                 Some(whole) => bytes.extend(whole.to_ne_bytes()),
                 None => sound = false,
             },
-            _ => match number_in(&item) {
-                Some(number) => bytes.extend((number as f32).to_ne_bytes()),
+            DType::F64 => match number_in(&item) {
+                Some(number) => bytes.extend(number.to_ne_bytes()),
+                None => sound = false,
+            },
+            _ => match single_in(&item) {
+                Some(number) => bytes.extend(number.to_ne_bytes()),
                 None => sound = false,
             },
         }

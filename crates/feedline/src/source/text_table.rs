@@ -9,8 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::Source;
+use super::array_rows::Files;
 use super::rows::Lines;
-use super::text_cells::{Cell, Seen, number_in, truth_in, whole_in, write};
+use super::text_cells::{Cell, Seen, number_in, single_in, truth_in, whole_in, write};
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Room, Value};
@@ -49,6 +50,7 @@ pub(super) type EachRow<'a> = dyn FnMut(u64, usize, &mut dyn Iterator<Item = Cel
 enum Stored {
     Whole(Vec<i64>),
     Number(Vec<f32>),
+    Wide(Vec<f64>),
     Truth(Vec<u8>),
     /// Read from its row each time.
     InRow,
@@ -67,7 +69,8 @@ pub(super) struct TextTable {
     rows: Box<dyn Rows>,
     what: String,
     paths: Vec<PathBuf>,
-    files: Vec<File>,
+    /// Opened to read rows; empty if all columns are kept.
+    files: Files,
     /// Where each file ends, in rows.
     ends: Vec<u64>,
     /// Where each row begins and how long it is; empty if all columns are kept.
@@ -89,7 +92,7 @@ impl TextTable {
             rows,
             what: what.display().to_string(),
             paths,
-            files: Vec::new(),
+            files: Files::default(),
             ends: Vec::new(),
             places: Vec::new(),
             names: Vec::new(),
@@ -118,12 +121,10 @@ impl TextTable {
         }
         table.choose(&seen, chosen)?;
         table.take()?;
-        for path in &table.paths {
-            table.files.push(catalog::open(path).map_err(|source| Error::Io {
-                what: "cannot open",
-                path: path.clone(),
-                source,
-            })?);
+        if !table.places.is_empty() {
+            for path in &table.paths {
+                table.files.add(path)?;
+            }
         }
         Ok(table)
     }
@@ -138,6 +139,14 @@ impl TextTable {
             path: path.to_owned(),
             source,
         })?;
+        let mut start = [0; 4];
+        let read = file.read_at(&mut start, 0).unwrap_or(0);
+        if start[..read].starts_with(b"\x1f\x8b") || start == *b"\x28\xb5\x2f\xfd" {
+            return Err(Error::Source {
+                what: path.display().to_string(),
+                problem: "is compressed, and compressed tables are not read: unpack it (with gunzip or unzstd), or pack it after that".to_owned(),
+            });
+        }
         let reader = BufReader::with_capacity(1 << 17, file);
         let mut lines = Lines::new(reader, LONGEST_ROW, "table");
         self.rows.read(&mut lines, names, each).map_err(|problem| Error::Source {
@@ -160,6 +169,7 @@ impl TextTable {
                 FieldKind::Array { dtype, shape } if shape.is_empty() => match dtype {
                     DType::Bool => Stored::Truth(Vec::new()),
                     DType::I64 => Stored::Whole(Vec::new()),
+                    DType::F64 => Stored::Wide(Vec::new()),
                     _ => Stored::Number(Vec::new()),
                 },
                 _ => Stored::InRow,
@@ -187,8 +197,17 @@ impl TextTable {
             }
         }
         if chosen.is_empty() {
+            let mut left_out = None;
             for (number, name) in self.names.iter().enumerate() {
-                add(name, number, None);
+                if !add(name, number, None) && left_out.is_none() {
+                    left_out = Some(name);
+                }
+            }
+            // What cannot be read is not left out in silence.
+            if let Some(name) = left_out.filter(|_| !self.fields.is_empty()) {
+                let text =
+                    format!("column {name:?} {several}; choose the other fields with fields");
+                return Err(self.problem(text));
             }
         }
         match self.fields.is_empty() {
@@ -253,7 +272,8 @@ impl Column {
         }
         let there = match &mut self.stored {
             Stored::Whole(values) => add(values, whole_in(cell)),
-            Stored::Number(values) => add(values, number_in(cell).map(|number| number as f32)),
+            Stored::Number(values) => add(values, single_in(cell)),
+            Stored::Wide(values) => add(values, number_in(cell)),
             Stored::Truth(values) => add(values, truth_in(cell).map(u8::from)),
             Stored::InRow => true,
         };
@@ -281,6 +301,7 @@ impl Source for TextTable {
         Ok(match &column.stored {
             Stored::Whole(values) => Value::Int(values[at]),
             Stored::Number(values) => Value::Float(values[at]),
+            Stored::Wide(values) => Value::Bytes(bytemuck::bytes_of(&values[at])),
             Stored::Truth(values) => Value::Bytes(&values[at..=at]),
             Stored::InRow => Value::Made,
         })
@@ -288,10 +309,10 @@ impl Source for TextTable {
 
     fn read(&self, index: u64, field: usize, room: &mut dyn Room) -> Result<(), Fault> {
         let file = self.ends.partition_point(|end| *end <= index);
-        let place = self.places.get(index as usize).zip(self.files.get(file));
-        let ((begin, length), file) = place.ok_or_else(|| self.missing(index, field))?;
+        let place = self.places.get(index as usize);
+        let (begin, length) = place.ok_or_else(|| self.missing(index, field))?;
         let mut row = vec![0; *length as usize];
-        file.read_exact_at(&mut row, *begin)?;
+        self.files.read(file as u32, *begin, &mut row)?;
         let (kind, number) = (&self.fields[field].kind, self.columns[field].number);
         let mut found = false;
         self.rows.pick(&row, &self.names, number, &mut |cell| {
@@ -318,6 +339,7 @@ impl Source for TextTable {
             let bytes: &[u8] = match &column.stored {
                 Stored::Whole(values) => bytemuck::cast_slice(values),
                 Stored::Number(values) => bytemuck::cast_slice(values),
+                Stored::Wide(values) => bytemuck::cast_slice(values),
                 Stored::Truth(values) => values,
                 Stored::InRow => &[],
             };
@@ -327,5 +349,79 @@ impl Source for TextTable {
 
     fn name(&self) -> String {
         self.what.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::npy::tests::{Folder, bytes};
+    use crate::source::{csv, jsonl};
+
+    fn kinds(path: &Path) -> std::result::Result<Vec<FieldKind>, String> {
+        let table = match path.extension().is_some_and(|ending| ending == "jsonl") {
+            true => jsonl::open(path, &[]),
+            false => csv::open(path, &[]),
+        };
+        let table = table.map_err(|error| error.to_string())?;
+        Ok(table.fields().iter().map(|field| field.kind.clone()).collect())
+    }
+
+    #[test]
+    fn numbers_keep_their_values() {
+        let folder = Folder::new();
+        let text = b"a,b,c,d,e,f\n0.1,0.5,1e300,1,nan,16777216\n0.2,16777217,1,9223372036854775808,inf,0.5\n";
+        let path = folder.write("a.csv", text);
+        let scalar = |dtypes: [DType; 6]| dtypes.map(FieldKind::scalar).to_vec();
+        let (f, d) = (DType::F32, DType::F64);
+        assert_eq!(kinds(&path).unwrap(), scalar([f, d, d, d, f, f]));
+        let table = csv::open(&path, &[]).unwrap();
+        assert_eq!(bytes(&table, 1, 1).unwrap(), 16_777_217f64.to_ne_bytes());
+        assert_eq!(bytes(&table, 0, 2).unwrap(), 1e300f64.to_ne_bytes());
+        let text = b"{\"a\": 0.5, \"b\": 1, \"c\": [1, 0.5]}\n{\"a\": 16777217, \"b\": 18446744073709551615, \"c\": [16777217, 2]}\n";
+        let path = folder.write("a.jsonl", text);
+        let list = FieldKind::Array { dtype: d, shape: vec![2] };
+        assert_eq!(kinds(&path).unwrap(), [FieldKind::scalar(d), FieldKind::scalar(d), list]);
+        let table = jsonl::open(&path, &[]).unwrap();
+        let mut list = 16_777_217f64.to_ne_bytes().to_vec();
+        list.extend(2f64.to_ne_bytes());
+        assert_eq!(bytes(&table, 1, 2).unwrap(), list);
+    }
+
+    #[test]
+    fn no_column_is_left_out_in_silence() {
+        let folder = Folder::new();
+        let path = folder.write("a.jsonl", b"{\"a\": 1, \"b\": {\"c\": 1}}\n");
+        let told = kinds(&path).unwrap_err();
+        assert!(told.contains("\"b\"") && told.contains("with fields"), "{told}");
+    }
+
+    #[test]
+    fn few_files_are_kept_open() {
+        let folder = Folder::new();
+        for number in 0..300 {
+            folder.write(&format!("{number:03}.csv"), format!("a\nx{number}\n").as_bytes());
+        }
+        let table = csv::open(&folder.0, &[]).unwrap();
+        for number in 0..300 {
+            assert_eq!(bytes(&table, number, 0).unwrap(), format!("x{number}").as_bytes());
+        }
+        let mine = format!("{}", folder.0.display());
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().filter(|entry| {
+            let link = std::fs::read_link(entry.as_ref().unwrap().path());
+            link.is_ok_and(|link| link.starts_with(&mine))
+        });
+        assert!(open.count() <= 256);
+    }
+
+    #[test]
+    fn compressed_tables_are_told() {
+        let folder = Folder::new();
+        folder.write("a.csv.gz", b"\x1f\x8b\x08\0");
+        folder.write("b.jsonl", b"\x28\xb5\x2f\xfd\0");
+        for name in ["", "a.csv.gz", "b.jsonl"] {
+            let told = kinds(&folder.0.join(name)).unwrap_err();
+            assert!(told.contains("compressed tables are not read"), "{name}: {told}");
+        }
     }
 }

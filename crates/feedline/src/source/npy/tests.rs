@@ -65,6 +65,7 @@ pub(in crate::source) fn bytes(
             source.read(index, field, &mut grown)?;
             Ok(grown.bytes)
         }
+        Value::Bytes(bytes) => Ok(bytes.to_vec()),
         other => panic!("{other:?}"),
     }
 }
