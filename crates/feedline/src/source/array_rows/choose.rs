@@ -41,6 +41,17 @@ fn one_length(arrays: Vec<Array>) -> std::result::Result<Vec<Array>, String> {
     match (common.next(), common.next()) {
         (Some((length, _)), None) => {
             let length = *length;
+            // What is almost as long was meant to be samples.
+            let almost = |samples: u64| {
+                samples != length && samples > 1 && samples.abs_diff(length) <= length / 10
+            };
+            if let Some(odd) = arrays.iter().find(|array| almost(array.samples())) {
+                return Err(format!(
+                    "has {} samples in {:?} and {length} in others: choose the other fields with fields",
+                    odd.samples(),
+                    odd.name
+                ));
+            }
             Ok(arrays.into_iter().filter(|array| array.samples() == length).collect())
         }
         (None, _) => Err("has no arrays whose first axis could count samples".to_owned()),
@@ -211,6 +222,14 @@ impl Rows {
             let kind = role(self.fields[field].kind.clone(), choices.get(field), looks);
             let kind =
                 kind.map_err(|why| self.problem(format!("{:?} {why}", self.fields[field].name)))?;
+            let parts = &self.columns[field].parts;
+            let fixed = parts.iter().any(|part| matches!(part.element, Element::Chars { .. }));
+            if fixed && kind != FieldKind::Text {
+                return Err(self.problem(format!(
+                    "{:?} holds texts of one width, whose zeros at the end are lost: as bytes or images write them with different lengths",
+                    self.fields[field].name
+                )));
+            }
             for part in &mut self.columns[field].parts {
                 if let Some(spread) = &mut part.spread {
                     spread.kind = kind.clone();

@@ -7,8 +7,8 @@ use crate::sample::{DType, FieldKind, Room};
 
 /// Makes bytes out of a reference that a row holds in place of them.
 pub(in crate::source) trait Resolve: Send + Sync {
-    /// Writes what the reference means.
-    fn resolve(&self, reference: &[u8], room: &mut dyn Room) -> Result<(), Fault>;
+    /// Writes what the reference means; as text it must be UTF-8.
+    fn resolve(&self, reference: &[u8], text: bool, room: &mut dyn Room) -> Result<(), Fault>;
 }
 
 /// One element as it is stored.
@@ -120,7 +120,9 @@ impl Element {
                 room.make(text.len() as u64)?.copy_from_slice(text.as_bytes());
                 Ok(())
             }
-            Element::Reference { resolve, .. } => resolve.resolve(stored, room),
+            Element::Reference { resolve, kind, .. } => {
+                resolve.resolve(stored, *kind == FieldKind::Text, room)
+            }
         }
     }
 }

@@ -35,6 +35,9 @@ const MOST_BLOCKS: u64 = 4 << 20;
 /// Samples that a set may have: more than any has, and few enough to number blocks by them.
 const MOST_SAMPLES: u64 = 1 << 40;
 
+/// Numbers of makers are below this: with a block's number they are one of 64 bits.
+const MOST_MAKERS: u64 = 1 << 24;
+
 /// Arrays that one set may have: nobody has more, and nobody waits for more to be looked at.
 pub(super) const MOST_ARRAYS: usize = 10_000;
 
@@ -148,6 +151,14 @@ impl Array {
         elements(&self.shape).unwrap_or(0).saturating_mul(self.element.width() as u64)
     }
 
+    /// The largest number of a maker that it needs.
+    fn largest_maker(&self) -> u64 {
+        let others = self.spread.iter().flat_map(|spread| {
+            [Some(&spread.offsets), spread.shapes.as_ref()].into_iter().flatten()
+        });
+        others.map(|array| array.maker).fold(self.maker, u64::max)
+    }
+
     /// How many samples it has.
     pub(super) fn samples(&self) -> u64 {
         match &self.spread {
@@ -252,6 +263,12 @@ impl Rows {
         }
         if total > MOST_SAMPLES {
             return Err(self.problem(format!("has {total} samples, {MOST_SAMPLES} are allowed")));
+        }
+        let parts = || self.columns.iter().flat_map(|column| &column.parts);
+        if parts().any(|part| part.largest_maker() >= MOST_MAKERS) {
+            return Err(self.problem(format!(
+                "has more than {MOST_MAKERS} arrays in all its files: pack it, or write fewer files"
+            )));
         }
         let blocks = self.find_blocks(total);
         if let Some(blocks) = &blocks

@@ -11,6 +11,7 @@ use hdf5_reader::{
 };
 
 use super::filters;
+use super::half;
 use super::heap::Heap;
 use crate::error::Fault;
 use crate::sample::{DType, FieldKind};
@@ -63,11 +64,16 @@ impl Opened<'_> {
     }
 
     /// The parts of an element of that type and its bytes.
-    fn parts(&self, name: &str, datatype: &Datatype) -> Result<(Vec<Part>, u64), String> {
+    fn parts(
+        &self,
+        name: &str,
+        datatype: &Datatype,
+        half: DType,
+    ) -> Result<(Vec<Part>, u64), String> {
         if let Datatype::Compound { size, fields } = datatype {
             let mut parts = Vec::new();
             for field in fields {
-                let (element, shape) = self.element(&field.datatype)?;
+                let (element, shape) = self.element(&field.datatype, half)?;
                 let bytes = elements(&shape).and_then(|n| n.checked_mul(element.width() as u64));
                 let end = bytes.and_then(|bytes| bytes.checked_add(field.byte_offset.into()));
                 if end.is_none_or(|end| end > u64::from(*size)) {
@@ -78,14 +84,14 @@ impl Opened<'_> {
             }
             return Ok((parts, u64::from(*size)));
         }
-        let (element, shape) = self.element(datatype)?;
+        let (element, shape) = self.element(datatype, half)?;
         let bytes = elements(&shape).and_then(|n| n.checked_mul(element.width() as u64));
         let bytes = bytes.ok_or("has elements of an impossible size")?;
         Ok((vec![(name.to_owned(), element, shape, 0)], bytes))
     }
 
-    /// A simple type and the shape that it brings along.
-    fn element(&self, datatype: &Datatype) -> Result<(Element, Vec<usize>), String> {
+    /// A simple type and the shape that it brings along; numbers of two bytes are of type `half`.
+    fn element(&self, datatype: &Datatype, half: DType) -> Result<(Element, Vec<usize>), String> {
         let refused = |what: &str| {
             Err(format!(
                 "has elements that are {what}, which cannot be in a batch: numbers, booleans, texts and lists of numbers can"
@@ -99,6 +105,7 @@ impl Opened<'_> {
                     None => return refused("integers of an odd size"),
                 }
             }
+            Datatype::FloatingPoint { size: 2, byte_order } => plain(half, *byte_order),
             Datatype::FloatingPoint { size, byte_order } => {
                 match number(b'f', usize::from(*size)) {
                     Some(dtype) => plain(dtype, *byte_order),
@@ -113,7 +120,7 @@ impl Opened<'_> {
                     Datatype::FixedPoint { size: 1, .. } if boolean => {
                         Element::Number { dtype: DType::Bool, swap: false }
                     }
-                    base @ Datatype::FixedPoint { .. } => return self.element(base),
+                    base @ Datatype::FixedPoint { .. } => return self.element(base, half),
                     _ => return refused("enumerations of something else than integers"),
                 }
             }
@@ -126,7 +133,7 @@ impl Opened<'_> {
                 ) {
                     return refused("arrays of something else than numbers");
                 }
-                let (element, _) = self.element(base)?;
+                let (element, _) = self.element(base, half)?;
                 return Ok((element, dims.iter().map(|axis| *axis as usize).collect()));
             }
             Datatype::String { size: StringSize::Fixed(width), padding, .. } => {
@@ -137,7 +144,7 @@ impl Opened<'_> {
             | Datatype::VarLen { kind: VarLenKind::String, .. } => {
                 self.heap(None, false, FieldKind::Text)
             }
-            Datatype::VarLen { base, .. } => match (&**base, self.element(base)?.0) {
+            Datatype::VarLen { base, .. } => match (&**base, self.element(base, half)?.0) {
                 (
                     Datatype::FixedPoint { .. } | Datatype::FloatingPoint { .. },
                     Element::Number { dtype, swap },
@@ -158,6 +165,21 @@ impl Opened<'_> {
         Ok((element, Vec::new()))
     }
 
+    /// What numbers of two bytes are in a dataset.
+    fn half(&self, dataset: &Dataset) -> Result<DType, String> {
+        if !half::is_in(dataset.dtype()) {
+            return Ok(DType::F16);
+        }
+        let start = dataset.address().saturating_add(self.base);
+        let left = self.files.bytes(self.number).saturating_sub(start);
+        let take = |bytes: u64| self.files.take(self.number, start, bytes.min(left)).ok();
+        let ends = take(half::PREFIX).and_then(|prefix| half::messages(&prefix));
+        let header = ends.and_then(|(_, end)| take((end as u64).min(super::LARGEST_HEADER as u64)));
+        header.and_then(|header| half::told(&header)).ok_or_else(|| {
+            "has floating-point numbers of two bytes that are not known to be float16 or bfloat16: write them as float32".to_owned()
+        })
+    }
+
     /// The arrays that a dataset is: one, or one for each part of its records. None if it has no
     /// axis.
     pub(super) fn arrays(
@@ -168,11 +190,11 @@ impl Opened<'_> {
     ) -> Result<Vec<Array>, String> {
         let Some((rows, axes)) = dataset.shape().split_first() else { return Ok(Vec::new()) };
         let shape: Vec<usize> = axes.iter().map(|axis| *axis as usize).collect();
-        let (parts, size) = self.parts(name, dataset.dtype())?;
+        let (parts, size) = self.parts(name, dataset.dtype(), self.half(dataset)?)?;
         let stride = elements(&shape).and_then(|all| all.checked_mul(size));
         let stride = stride.filter(|stride| stride.checked_mul(*rows).is_some());
         let stride = stride.ok_or("has an impossible shape")?;
-        if parts.len() > 1 && !shape.is_empty() {
+        if matches!(dataset.dtype(), Datatype::Compound { .. }) && !shape.is_empty() {
             return Err(format!(
                 "has records in rows of shape {shape:?}: only one record a sample can be read"
             ));

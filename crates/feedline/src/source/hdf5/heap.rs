@@ -95,7 +95,7 @@ impl Heap {
 }
 
 impl Resolve for Heap {
-    fn resolve(&self, reference: &[u8], room: &mut dyn Room) -> Result<(), Fault> {
+    fn resolve(&self, reference: &[u8], text: bool, room: &mut dyn Room) -> Result<(), Fault> {
         let offset_size = usize::from(self.offset_size);
         let Some(index) = reference.get(4 + offset_size..8 + offset_size) else {
             return Err(corrupt("a reference is too short"));
@@ -116,7 +116,7 @@ impl Resolve for Heap {
         self.files.read(self.file, place, out)?;
         match self.dtype {
             Some(dtype) if self.swap => swap_bytes(out, dtype.size()),
-            None if std::str::from_utf8(out).is_err() => {
+            _ if text && std::str::from_utf8(out).is_err() => {
                 return Err(Fault::corrupt("text", "is not UTF-8"));
             }
             _ => {}

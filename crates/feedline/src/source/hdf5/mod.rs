@@ -5,7 +5,10 @@
 
 mod dataset;
 mod filters;
+mod half;
 mod heap;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,9 +43,11 @@ pub(super) fn open(
     }
     let files = Arc::new(files);
     let mut stores = Vec::new();
+    let mut makers = 0;
     for (number, path) in paths.iter().enumerate() {
         let what = path.display().to_string();
-        let read = || store(&files, number as u32, path, with.block_memory, what.clone());
+        let block_memory = with.block_memory;
+        let read = || store(&files, number as u32, path, block_memory, what.clone(), &mut makers);
         let store = catch_unwind(AssertUnwindSafe(read))
             .unwrap_or_else(|_| Err("is damaged in a way that cannot be told".to_owned()));
         stores.push(store.map_err(|problem| Error::Source { what, problem })?);
@@ -84,6 +89,7 @@ fn store(
     path: &Path,
     block_memory: u64,
     what: String,
+    makers: &mut u64,
 ) -> std::result::Result<Store, String> {
     let opened = crate::catalog::open(path).map_err(|error| error.to_string())?;
     let storage = FileStorage::from_file(opened).map_err(explain)?;
@@ -100,7 +106,7 @@ fn store(
     let mut walk = Walk {
         opened,
         seen: HashSet::new(),
-        makers: u64::from(number) << 16,
+        makers,
         store: Store { what, arrays: Vec::new(), refused: Vec::new() },
     };
     walk.group(&root, "", 0)?;
@@ -121,7 +127,8 @@ fn store(
 struct Walk<'a> {
     opened: Opened<'a>,
     seen: HashSet<u64>,
-    makers: u64,
+    /// Counts over all files: blocks in the cache are told apart by it.
+    makers: &'a mut u64,
     store: Store,
 }
 
@@ -142,8 +149,8 @@ impl Walk<'_> {
         let (groups, datasets) = group.members().map_err(explain)?;
         for dataset in &datasets {
             let name = format!("{path}{}", dataset.name());
-            self.makers += 1;
-            match self.opened.arrays(&name, dataset, self.makers) {
+            *self.makers += 1;
+            match self.opened.arrays(&name, dataset, *self.makers) {
                 Ok(arrays) => self.store.arrays.extend(arrays),
                 Err(why) => {
                     self.store.refused.push((name, dataset.shape().first().copied(), why));

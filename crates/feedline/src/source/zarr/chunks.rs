@@ -195,11 +195,10 @@ impl Maker for Chunks {
 pub(super) struct Texts {
     pub chunks: Arc<Chunks>,
     pub cache: BlockCache<Vec<u8>>,
-    pub text: bool,
 }
 
 impl Resolve for Texts {
-    fn resolve(&self, reference: &[u8], room: &mut dyn Room) -> Result<(), Fault> {
+    fn resolve(&self, reference: &[u8], text: bool, room: &mut dyn Room) -> Result<(), Fault> {
         let mut eight = [0; 8];
         eight.copy_from_slice(reference.get(..8).ok_or_else(|| corrupt("a row is too short"))?);
         let row = u64::from_ne_bytes(eight);
@@ -228,7 +227,7 @@ impl Resolve for Texts {
                 at += length;
             }
         }
-        if self.text && std::str::from_utf8(item).is_err() {
+        if text && std::str::from_utf8(item).is_err() {
             return Err(Fault::corrupt("text", "is not UTF-8"));
         }
         room.make(item.len() as u64)?.copy_from_slice(item);

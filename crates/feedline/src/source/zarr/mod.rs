@@ -211,11 +211,8 @@ impl Walk<'_> {
             }
             None => {
                 let kind = if metadata.bytes { FieldKind::Bytes } else { FieldKind::Text };
-                let texts = Texts {
-                    chunks: Arc::new(chunks),
-                    cache: BlockCache::new(self.block_memory),
-                    text: !metadata.bytes,
-                };
+                let texts =
+                    Texts { chunks: Arc::new(chunks), cache: BlockCache::new(self.block_memory) };
                 let element = Element::Reference { width: 8, kind, resolve: Arc::new(texts) };
                 (element, Data::Made { each, maker: Arc::new(Numbers { each }) })
             }
