@@ -106,12 +106,17 @@ def test_what_is_refused_says_why(tmp_path: Path) -> None:
         "map": pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
     }
     pq.write_table(pa.table({**columns, "x": [1, 2]}), path)
-    assert list(rows(path, "parquet")) == ["x"]
+    with pytest.raises(feedline.SourceError, match="choose the other fields with fields"):
+        rows(path, "parquet")
+    assert list(rows(path, "parquet", ["x"])) == ["x"]
     for column, problem in [("price", "Decimal128"), ("map", "Map"), ("y", "has no column")]:
         with pytest.raises(feedline.SourceError, match=problem):
             rows(path, "parquet", [column])
     pq.write_table(table().slice(0, 0), path)
     with pytest.raises(feedline.SourceError, match="has no rows"):
+        rows(path, "parquet")
+    pq.write_table(pa.table({"x": [1, 2]}), path, compression="brotli")
+    with pytest.raises(feedline.SourceError, match="compressed with brotli"):
         rows(path, "parquet")
     path.write_bytes(b"PAR1 and nothing else")
     with pytest.raises(feedline.SourceError, match="Parquet"):
