@@ -65,14 +65,23 @@ impl Counter {
 }
 
 /// How much more a class's share varies between batches than with samples from everywhere, when
-/// batches of `batch` are drawn from `open` of `blocks` blocks.
-pub(super) fn inflation(correlation: f64, batch: u64, open: u64, blocks: u64) -> f64 {
+/// batches of `batch` are drawn from `open` of `blocks` blocks with `samples` in all.
+pub(super) fn inflation(correlation: f64, batch: u64, open: u64, blocks: u64, samples: u64) -> f64 {
+    let open = open.max(1);
     if open >= blocks {
         return 1.0;
     }
-    // Samples of its own block that a sample of a batch meets, itself included.
-    let mates = 1.0 + batch.saturating_sub(1) as f64 / open.max(1) as f64;
-    1.0 + (mates - 1.0) * correlation.max(0.0)
+    let (batch, open, blocks) = (batch as f64, open as f64, blocks as f64);
+    let size = samples as f64 / blocks;
+    let pool = open * size;
+    if pool <= 1.0 {
+        return 1.0;
+    }
+    // Other samples of its own block that a sample of a batch meets.
+    let mates = (batch.min(pool) - 1.0).max(0.0) * (size - 1.0) / (pool - 1.0);
+    // No block comes twice, so those that a batch is drawn from stand for the rest as well.
+    let drawn_from = open.max(batch / size).min(blocks);
+    1.0 + correlation.max(0.0) * mates * (blocks - drawn_from) / (blocks - 1.0)
 }
 
 #[cfg(test)]
@@ -117,10 +126,13 @@ mod tests {
 
     #[test]
     fn what_it_does_to_batches() {
-        assert_eq!(inflation(1.0, 101, 10, 100), 11.0);
-        assert_eq!(inflation(1.0, 101, 100, 100), 1.0, "all blocks open: as good as any shuffle");
-        assert_eq!(inflation(-0.01, 64, 1, 100), 1.0);
-        assert!(inflation(0.02, 64, 2, 100) > MOST_INFLATION);
+        assert_eq!(inflation(1.0, 101, 100, 100, 10_000), 1.0, "all open: as good as any shuffle");
+        assert_eq!(inflation(1.0, 101, 1, 1, 100), 1.0);
+        assert_eq!(inflation(1.0, 64, 4, 100, 100), 1.0, "blocks of a sample each");
+        assert_eq!(inflation(1.0, 400, 1, 4, 400), 1.0, "batches of all samples");
+        assert_eq!(inflation(-0.01, 64, 1, 100, 10_000), 1.0);
+        assert!(inflation(0.02, 64, 2, 100, 10_000) > MOST_INFLATION);
+        assert_eq!(inflation(1.0, 0, 0, 0, 0), 1.0);
     }
 
     #[test]
@@ -133,31 +145,43 @@ mod tests {
         assert_eq!(counter.correlation(), None);
     }
 
+    /// How much more the share of one of four classes varies in simulated batches from blocks of
+    /// one class each. Neither blocks nor samples come twice.
+    fn simulated(blocks: u64, size: u64, open: u64, batch: u64) -> f64 {
+        let (mut sum, mut squares, rounds) = (0.0, 0.0, 4_000);
+        for round in 0..rounds {
+            let blocks = Permutation::new(blocks, 2 * round);
+            let (mut hits, mut left, mut first) = (0u64, batch, 0);
+            // A batch that is larger than a pool goes on with the next one.
+            while left > 0 {
+                let pool = Permutation::new(open * size, 2 * round + 1);
+                let class = |sample| blocks.apply(first + pool.apply(sample) / size) % 4;
+                let taken = left.min(open * size);
+                hits += (0..taken).filter(|sample| class(*sample) == 0).count() as u64;
+                (left, first) = (left - taken, first + open);
+            }
+            sum += hits as f64;
+            squares += (hits * hits) as f64;
+        }
+        let mean = sum / rounds as f64;
+        let variance = squares / rounds as f64 - mean * mean;
+        variance / (batch as f64 * 0.25 * 0.75)
+    }
+
     #[test]
     fn simulated_batches_vary_as_foretold() {
-        // Blocks of one class each of four; batches of 33 from 4 of 400 blocks.
-        let (blocks, open, batch) = (400u64, 4u64, 33u64);
-        let mut draws = 0;
-        let mut draw = |n: u64| {
-            draws += 1;
-            crate::random::key(1, draws, 0) % n
-        };
-        let (mut sum, mut squares, rounds) = (0.0, 0.0, 20_000);
-        for _ in 0..rounds {
-            let pool: Vec<u64> = (0..open).map(|_| draw(blocks)).collect();
-            let hits =
-                (0..batch).filter(|_| pool[draw(open) as usize].is_multiple_of(4)).count() as f64;
-            sum += hits;
-            squares += hits * hits;
+        for (blocks, size, open, batch, low, high) in [
+            (400, 100, 4, 33, 8.0, 9.5),
+            (20, 1000, 10, 64, 3.5, 4.4),
+            (20, 1000, 5, 64, 9.3, 11.0),
+            (200, 100, 1, 256, 89.0, 100.0),
+            (200, 100, 4, 64, 15.0, 17.0),
+        ] {
+            let foretold = inflation(1.0, batch, open, blocks, blocks * size);
+            assert!((low..high).contains(&foretold), "{foretold} of {low} to {high}");
+            let measured = simulated(blocks, size, open, batch);
+            // Batches larger than a pool end in a part of one, which the formula takes for whole.
+            assert!((measured / foretold - 1.0).abs() < 0.12, "{measured} {foretold}");
         }
-        let mean = sum / f64::from(rounds);
-        let variance = squares / f64::from(rounds) - mean * mean;
-        let plain = batch as f64 * 0.25 * 0.75;
-        let foretold = inflation(1.0, batch, open, blocks);
-        assert!(
-            (variance / plain / foretold - 1.0).abs() < 0.05,
-            "{} {foretold}",
-            variance / plain
-        );
     }
 }

@@ -369,7 +369,7 @@ impl Inspect {
             OpenBlocks::Count(count) => count,
         };
         let (open, batch_size) = (open.min(blocks), self.spec.batch_size);
-        let foretold = |rho| correlation::inflation(rho, batch_size, open, blocks);
+        let foretold = |rho| correlation::inflation(rho, batch_size, open, blocks, self.samples());
         Some(Mixing {
             blocks,
             block_bytes: largest,
