@@ -377,11 +377,27 @@ fn describe(field: &Field) -> String {
     }
 }
 
-/// The field that holds classes: the first scalar of type int64.
+/// What fields of classes are called.
+const LABELS: [&str; 5] = ["label", "labels", "target", "class", "cls"];
+
+/// The field that holds classes: a scalar of type int64 that is called so, else the first.
 pub(super) fn label_field(fields: &[Field]) -> Option<usize> {
-    fields.iter().position(
-        |f| matches!(&f.kind, FieldKind::Array { dtype: DType::I64, shape } if shape.is_empty()),
-    )
+    label_field_of(fields, &|dtype| dtype == DType::I64)
+}
+
+/// Whether its name says that it holds classes.
+pub(super) fn is_called_label(field: &Field) -> bool {
+    LABELS.contains(&field.name.as_str())
+}
+
+/// The field that holds classes, of one of the types that are accepted.
+pub(super) fn label_field_of(fields: &[Field], accepted: &dyn Fn(DType) -> bool) -> Option<usize> {
+    let fits = |field: &Field| match &field.kind {
+        FieldKind::Array { dtype, shape } => shape.is_empty() && accepted(*dtype),
+        _ => false,
+    };
+    let called = |name: &&str| fields.iter().position(|field| field.name == **name && fits(field));
+    LABELS.iter().find_map(called).or_else(|| fields.iter().position(fits))
 }
 
 fn image_field(

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::correlation::Counter;
 use super::{FieldFacts, Inspect};
-use crate::engine::plan::label_field;
+use crate::engine::plan::{is_called_label, label_field, label_field_of};
 use crate::error::Fault;
-use crate::sample::{DType, FieldKind, Room, Value};
+use crate::sample::{DType, Field, FieldKind, Room, Value};
 use crate::source::Source;
 use crate::store::{Local, Store};
 
@@ -50,12 +50,22 @@ enum Number {
 
 impl Number {
     fn of(bytes: &[u8], dtype: DType) -> Option<Number> {
+        macro_rules! whole {
+            ($kind:ty) => {
+                i64::try_from(<$kind>::from_ne_bytes(bytes.try_into().ok()?)).ok().map(Number::Int)
+            };
+        }
         match dtype {
-            DType::I64 => bytes.try_into().ok().map(|bytes| Number::Int(i64::from_ne_bytes(bytes))),
-            DType::F32 => {
-                bytes.try_into().ok().map(|bytes| Number::Float(f32::from_ne_bytes(bytes)))
-            }
-            _ => None,
+            DType::Bool | DType::U8 => whole!(u8),
+            DType::I8 => whole!(i8),
+            DType::U16 => whole!(u16),
+            DType::I16 => whole!(i16),
+            DType::U32 => whole!(u32),
+            DType::I32 => whole!(i32),
+            DType::U64 => whole!(u64),
+            DType::I64 => whole!(i64),
+            DType::F32 => Some(Number::Float(f32::from_ne_bytes(bytes.try_into().ok()?))),
+            DType::F16 | DType::BF16 | DType::F64 => None,
         }
     }
 
@@ -85,6 +95,21 @@ impl Number {
     }
 }
 
+/// Types of classes.
+fn is_whole(dtype: DType) -> bool {
+    !matches!(dtype, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+}
+
+/// The field that holds classes: the one that a loader takes, unless a field of another whole
+/// type is called so, or is all there is.
+fn label(fields: &[Field]) -> Option<usize> {
+    let any = label_field_of(fields, &is_whole)?;
+    match is_called_label(&fields[any]) {
+        true => Some(any),
+        false => label_field(fields).or(Some(any)),
+    }
+}
+
 /// The runs of samples that are looked at: all, or blocks spread over the set until time is up.
 fn runs(source: &dyn Source) -> Vec<(u64, u64)> {
     let Some(blocks) = source.blocks() else { return vec![(0, source.len())] };
@@ -97,7 +122,7 @@ impl Inspect {
     /// the labels of a block are.
     pub(super) fn labels(&self) -> Labels {
         let fields = self.sources[0].fields();
-        let label = label_field(fields);
+        let label = label(fields);
         let mut found =
             Labels { fields: Vec::new(), classes: Vec::new(), counted: 0, correlation: None };
         for (number, field) in fields.iter().enumerate() {
@@ -107,9 +132,9 @@ impl Inspect {
                 range: None,
                 distinct: None,
             };
-            if let FieldKind::Array { dtype: dtype @ (DType::I64 | DType::F32), shape } =
-                &field.kind
+            if let FieldKind::Array { dtype, shape } = &field.kind
                 && shape.is_empty()
+                && (is_whole(*dtype) || *dtype == DType::F32)
             {
                 let values = self.values(number, *dtype, label == Some(number), &mut facts);
                 if label == Some(number) {
@@ -134,7 +159,7 @@ impl Inspect {
 
     fn values(&self, field: usize, dtype: DType, label: bool, facts: &mut FieldFacts) -> Values {
         let mut values = Values {
-            counts: (dtype == DType::I64).then(BTreeMap::new),
+            counts: is_whole(dtype).then(BTreeMap::new),
             blocks: Counter::default(),
             counted: 0,
         };
@@ -201,5 +226,47 @@ impl Values {
         }
         let (low, high) = facts.range.unwrap_or((number, number));
         facts.range = Some((low.min(number), high.max(number)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(name: &str, dtype: DType) -> Field {
+        Field { name: name.to_owned(), kind: FieldKind::scalar(dtype) }
+    }
+
+    #[test]
+    fn a_field_called_label_is_the_label() {
+        let id = || field("id", DType::I64);
+        let fields = [id(), field("label", DType::I64), field("class", DType::I64)];
+        assert_eq!((label_field(&fields), label(&fields)), (Some(1), Some(1)));
+        let fields = [id(), field("class", DType::I64), field("other", DType::I64)];
+        assert_eq!((label_field(&fields), label(&fields)), (Some(1), Some(1)));
+        let fields = [field("flag", DType::U8), id(), field("label", DType::F32)];
+        assert_eq!((label_field(&fields), label(&fields)), (Some(1), Some(1)));
+        let fields = [id(), field("label", DType::U8)];
+        assert_eq!((label_field(&fields), label(&fields)), (Some(0), Some(1)));
+        let fields = [field("x", DType::F32), field("kind", DType::Bool)];
+        assert_eq!((label_field(&fields), label(&fields)), (None, Some(1)));
+    }
+
+    #[test]
+    fn whole_numbers_of_all_types_are_counted() {
+        let int = |bytes: &[u8], dtype| match Number::of(bytes, dtype) {
+            Some(Number::Int(value)) => Some(value),
+            _ => None,
+        };
+        assert_eq!(int(&[1], DType::Bool), Some(1));
+        assert_eq!(int(&[200], DType::U8), Some(200));
+        assert_eq!(int(&(-3i8).to_ne_bytes(), DType::I8), Some(-3));
+        assert_eq!(int(&60_000u16.to_ne_bytes(), DType::U16), Some(60_000));
+        assert_eq!(int(&(-3i16).to_ne_bytes(), DType::I16), Some(-3));
+        assert_eq!(int(&u32::MAX.to_ne_bytes(), DType::U32), Some(u32::MAX.into()));
+        assert_eq!(int(&(-3i32).to_ne_bytes(), DType::I32), Some(-3));
+        assert_eq!(int(&7u64.to_ne_bytes(), DType::U64), Some(7));
+        assert_eq!(int(&u64::MAX.to_ne_bytes(), DType::U64), None);
+        assert_eq!(int(&[1, 2], DType::I32), None);
     }
 }
