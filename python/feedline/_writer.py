@@ -45,6 +45,29 @@ def _describe(name: str, kind: FieldKind) -> dict[str, Any]:
     return {"name": name, "kind": "array", "dtype": dtype, "shape": list(sides)}
 
 
+def _does_not_fit(name: str, value: Any, dtype: str) -> SpecError:
+    allowed = f"values that {dtype} holds, or another type declared in fields"
+    return SpecError(f"{name!r} = {value}: is no {dtype}; allowed: {allowed}", key=name, allowed=allowed)
+
+
+def _cast(name: str, array: numpy.ndarray[Any, Any], dtype: numpy.dtype[Any]) -> numpy.ndarray[Any, Any]:
+    """The array as the type that was declared, if that changes no whole number and leaves no number
+    without bounds; as it is where types are of different kinds, which is then refused."""
+    if array.size == 0:
+        return array.astype(dtype)
+    if dtype.kind in "biu" and array.dtype.kind not in "biu":
+        return array
+    with numpy.errstate(over="ignore"):
+        cast = array.astype(dtype)
+    if dtype.kind == "f":
+        wrong = numpy.isfinite(array) & ~numpy.isfinite(cast)
+    else:
+        wrong = (cast.astype(array.dtype) != array) | ((cast < 0) != (array < 0))
+    if wrong.any():
+        raise _does_not_fit(name, array[wrong].flat[0], dtype.name)
+    return cast
+
+
 class Writer:
     """Writes samples to a file, or to shards, of any format that feedline packs.
 
@@ -146,11 +169,15 @@ class Writer:
             return name, "text", str(value), None, []
         declared = self._dtypes.get(name)
         if isinstance(value, numpy.generic) and declared is not None:
-            value = value.item()
+            value = float(value) if value.dtype.name == "bfloat16" else value.item()
         if isinstance(value, bool):
             value = numpy.bool_(value) if declared is None else int(value)
         if isinstance(value, int):
-            return name, "int", value, None, []
+            if -(2**63) <= value < 2**63:
+                return name, "int", value, None, []
+            if declared == "uint64" and 0 <= value < 2**64:
+                return name, "array", numpy.uint64(value).tobytes(), "uint64", []
+            raise _does_not_fit(name, value, declared or "int64")
         if isinstance(value, float):
             return name, "float", value, None, []
         if hasattr(value, "save") and hasattr(value, "getbands"):
@@ -167,10 +194,14 @@ class Writer:
             kind = type(value).__name__
             raise TypeError(f"{name!r} is a {kind}: pass bytes, text, a number or a NumPy array")
         array = numpy.asarray(value)
+        if array.dtype.name == "bfloat16":
+            # Of ml_dtypes: NumPy takes it for bytes without a meaning.
+            if declared in (None, "bfloat16"):
+                return name, "array", array.tobytes(), "bfloat16", list(array.shape)
+            array = array.astype(numpy.float32)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"{name!r} has elements of type {array.dtype}: pass numbers")
-        wanted = array.dtype.newbyteorder("=")
-        if declared not in (None, "bfloat16") and numpy.can_cast(wanted, declared, "same_kind"):
-            wanted = numpy.dtype(declared)
-        array = array.astype(wanted, copy=False)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        if declared not in (None, "bfloat16", array.dtype.name):
+            array = _cast(name, array, numpy.dtype(declared))
         return name, "array", array.tobytes(), array.dtype.name, list(array.shape)

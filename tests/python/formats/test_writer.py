@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,83 @@ def test_mistakes_are_named_and_do_no_harm(tmp_path: Path) -> None:
         pass
     with pytest.raises(feedline.SourceError, match="is closed"):
         writer.write(sample(2))
+
+
+def test_numbers_are_stored_as_they_are_or_refused(tmp_path: Path) -> None:
+    wrong: list[tuple[Any, Any]] = [
+        (("int8", (2,)), np.array([1, 300])),
+        (("uint8", (2,)), np.array([1, -1])),
+        (("uint64", (2,)), np.array([1, -1])),
+        (("int64", (1,)), np.array([2**63], np.uint64)),
+        (("bool", (2,)), np.array([0, 2])),
+        (("uint8", (2,)), [1, 256]),
+        (("float16", (2,)), np.array([1.0, 1e6])),
+        (("float32", (2,)), np.array([1.0, 1e300])),
+        (("float16", (1,)), np.array([70000])),
+        ("float32", 1e300),
+        ("float16", np.float32(1e30)),
+        ("int64", 2**63),
+        ("uint64", 2**64),
+        ("uint64", -1),
+        ("int8", np.int64(300)),
+        ("int8", np.array(300)),
+    ]
+    for number, (kind, value) in enumerate(wrong):
+        with feedline.Writer(tmp_path / f"{number}.tar", fields={"x": kind}) as writer:
+            with pytest.raises((feedline.SourceError, feedline.SpecError), match="is no"):
+                writer.write({"x": value})
+            writer.write({"x": np.zeros_like(np.asarray(value), shape=np.shape(value)).tolist()})
+    right: list[tuple[Any, Any]] = [
+        (("int8", (2,)), np.array([-128, 127])),
+        (("uint8", (2,)), [0, 255]),
+        (("bool", (2,)), np.array([0, 1])),
+        (("float32", (3,)), np.array([1.5, np.inf, np.nan])),
+        (("float32", (2,)), np.array([1, 2])),
+        (("uint64", (1,)), np.array([2**63 + 1], np.uint64)),
+        ("uint64", 2**63 + 1),
+        ("uint64", np.uint64(2**64 - 1)),
+    ]
+    for number, (kind, value) in enumerate(right):
+        path = tmp_path / f"right-{number}.arrow"
+        with feedline.Writer(path, fields={"x": kind}) as writer:
+            writer.write({"x": value})
+        (batch,) = feedline.Loader(path, batch_size=1)
+        got = np.asarray(batch["x"])[0]
+        assert got.dtype == (kind if isinstance(kind, str) else kind[0])
+        np.testing.assert_array_equal(got, np.asarray(value).astype(got.dtype))
+
+
+def test_bfloat16(tmp_path: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.array([1.5, -2.0, 1e30], ml_dtypes.bfloat16)
+    for number, fields in enumerate([None, {"x": ("bfloat16", (3,))}, {"x": ("float32", (3,))}]):
+        path = tmp_path / f"{number}.tar"
+        try:
+            with feedline.Writer(path, fields=fields) as writer:
+                writer.write({"x": array})
+        except (feedline.SourceError, feedline.SpecError) as error:
+            assert "bfloat16" in str(error)
+            continue
+        (batch,) = feedline.Loader(path, batch_size=1)
+        np.testing.assert_array_equal(np.asarray(batch["x"])[0].astype(np.float32), array.astype(np.float32))
+
+
+def test_the_number_of_samples_is_known_once_closed(tmp_path: Path) -> None:
+    with feedline.Writer(tmp_path / "out.tar") as writer:
+        for number in range(3):
+            writer.write({"label": number})
+    assert writer.samples == 3
+
+
+def test_a_fork_that_drops_its_copy_does_no_harm(tmp_path: Path) -> None:
+    writer = feedline.Writer(tmp_path / "out.tar")
+    writer.write({"label": 1})
+    child = os.fork()
+    if child == 0:
+        del writer
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.write({"label": 2})
+    writer.close()
+    (batch,) = feedline.Loader(tmp_path / "out.tar", batch_size=2)
+    np.testing.assert_array_equal(np.asarray(batch["label"]), [1, 2])

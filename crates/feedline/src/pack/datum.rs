@@ -104,9 +104,15 @@ impl<'a> Datum<'a> {
             DType::I32 => whole.and_then(|n| i32::try_from(n).ok()).map(|n| n.to_ne_bytes().into()),
             DType::U64 => whole.and_then(|n| u64::try_from(n).ok()).map(|n| n.to_ne_bytes().into()),
             DType::I64 => whole.map(|n| n.to_ne_bytes().into()),
-            DType::F16 => Some(half::f16::from_f64(real).to_ne_bytes().into()),
-            DType::BF16 => Some(half::bf16::from_f64(real).to_ne_bytes().into()),
-            DType::F32 => Some((real as f32).to_ne_bytes().into()),
+            DType::F16 => Some(half::f16::from_f64(real))
+                .filter(|n| n.is_finite() || !real.is_finite())
+                .map(|n| n.to_ne_bytes().into()),
+            DType::BF16 => Some(half::bf16::from_f64(real))
+                .filter(|n| n.is_finite() || !real.is_finite())
+                .map(|n| n.to_ne_bytes().into()),
+            DType::F32 => Some(real as f32)
+                .filter(|n| n.is_finite() || !real.is_finite())
+                .map(|n| n.to_ne_bytes().into()),
             DType::F64 => Some(real.to_ne_bytes().into()),
         };
         bytes.ok_or_else(|| format!("is {real}, which is no {dtype}"))
@@ -159,6 +165,12 @@ mod tests {
         assert!(stored(Datum::Int(256), DType::U8).unwrap_err().contains("no uint8"));
         assert!(stored(Datum::Float(1.5), DType::I64).is_err());
         assert!(stored(Datum::Int(2), DType::Bool).is_err());
+        for (number, dtype) in [(1e5, DType::F16), (1e300, DType::F32), (-1e39, DType::BF16)] {
+            assert!(stored(Datum::Float(number), dtype).is_err(), "{number} has no {dtype}");
+            assert!(stored(Datum::Float(f64::INFINITY), dtype).is_ok());
+            assert!(stored(Datum::Float(f64::NAN), dtype).is_ok());
+        }
+        assert!(stored(Datum::Int(70_000), DType::F16).is_err());
     }
 
     #[test]
