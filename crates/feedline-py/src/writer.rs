@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use feedline::catalog::PackedField;
@@ -25,6 +26,8 @@ type Part<'py> = (String, String, Bound<'py, PyAny>, Option<String>, Vec<usize>)
 #[pyclass(frozen, module = "feedline._native")]
 pub(crate) struct Writer {
     inner: Mutex<Option<pack::Writer>>,
+    /// Samples of a writer that is finished.
+    finished: AtomicU64,
 }
 
 /// What keeps a sample's bytes alive while they are written.
@@ -96,7 +99,7 @@ impl Writer {
         };
         let made = py.detach(|| pack::Writer::create(&PathBuf::from(path), fields, options));
         let inner = Mutex::new(Some(made.map_err(|error| raise(py, error))?));
-        Ok(Writer { inner })
+        Ok(Writer { inner, finished: AtomicU64::new(0) })
     }
 
     /// Adds a sample. A part is "bytes" or "array" with bytes, "text", "int" or "float".
@@ -147,7 +150,7 @@ impl Writer {
     fn samples(&self, py: Python<'_>) -> u64 {
         py.detach(|| {
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            inner.as_ref().map_or(0, pack::Writer::samples)
+            inner.as_ref().map_or_else(|| self.finished.load(Relaxed), pack::Writer::samples)
         })
     }
 
@@ -158,6 +161,7 @@ impl Writer {
             None => Err(closed()),
         });
         let written = written.map_err(|error| raise(py, error))?;
+        self.finished.store(written.samples, Relaxed);
         Ok(written.files.into_iter().map(PathBuf::into_os_string).collect())
     }
 

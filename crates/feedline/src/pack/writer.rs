@@ -71,11 +71,24 @@ pub struct Writer {
 struct Making {
     folder: PathBuf,
     _lock: File,
+    /// The process that made it. A fork has a copy, but the folder is not its own.
+    process: u32,
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        if self.process == std::process::id() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // What a fork has buffered is the first process's to write, into files that both share.
+        if self.making.process != std::process::id() {
+            std::mem::forget(self.shards.take());
+        }
     }
 }
 
@@ -188,7 +201,7 @@ impl Writer {
             samples: 0,
             keys: HashSet::new(),
             failed: false,
-            making: Making { folder: making, _lock: lock },
+            making: Making { folder: making, _lock: lock, process: std::process::id() },
         };
         writer.refuse_what_is_there(0)?;
         // What a writer that was killed has left.
@@ -373,6 +386,14 @@ mod tests {
         assert!(second.to_string().contains("another writer"), "{second}");
         drop(writer);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        // A fork's copy is dropped in another process.
+        let mut writer = Writer::create(&path, None, WriterOptions::default()).unwrap();
+        writer.write(None, &[("label", Datum::Int(1))]).unwrap();
+        writer.making.process += 1;
+        let making = writer.making.folder.clone();
+        drop(writer);
+        assert_eq!(fs::read_dir(&making).unwrap().count(), 1);
+        fs::remove_dir_all(&making).unwrap();
         fs::write(&path, "here").unwrap();
         let there = Writer::create(&path, None, WriterOptions::default()).err().unwrap();
         assert!(there.to_string().contains("is there already"), "{there}");
