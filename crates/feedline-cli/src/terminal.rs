@@ -200,8 +200,13 @@ impl Progress {
         if due {
             let (total, unit) = (show_count(self.total), self.unit);
             let percent = done.saturating_mul(100) / self.total.max(1);
+            let pace = show_pace(done, self.total, now as f64 / 1000.0);
             // A closed standard error only loses the progress.
-            let _ = writeln!(io::stderr(), "{} of {total} {unit} ({percent} %)", show_count(done));
+            let _ = writeln!(
+                io::stderr(),
+                "{} of {total} {unit} ({percent} %){pace}",
+                show_count(done)
+            );
         }
     }
 
@@ -214,6 +219,17 @@ impl Progress {
     pub(crate) fn finish(self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// The rate since the start and what that leaves, for a line in a log; nothing before the first.
+fn show_pace(done: u64, total: u64, seconds: f64) -> String {
+    if done == 0 || seconds <= 0.0 {
+        return String::new();
+    }
+    let rate = done as f64 / seconds;
+    let left = show_seconds(total.saturating_sub(done) as f64 / rate);
+    let rate = if rate < 10.0 { format!("{rate:.1}") } else { show_count(rate.round() as u64) };
+    format!(", {rate}/s, {left} left")
 }
 
 fn show_rate(state: &ProgressState, text: &mut dyn std::fmt::Write) {
@@ -353,6 +369,14 @@ mod tests {
     fn figures_for_people() {
         assert_eq!([0, 999, 1000, 1_234_567].map(show_count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.34, 9.94, 185.0].map(show_seconds), ["340 ms", "9.9 s", "3 min 05 s"]);
+    }
+
+    #[test]
+    fn lines_in_a_log_have_a_rate_and_the_time_left() {
+        assert_eq!(show_pace(0, 100, 5.0), "");
+        assert_eq!(show_pace(6000, 10_000, 5.0), ", 1,200/s, 3.3 s left");
+        assert_eq!(show_pace(10, 500, 5.0), ", 2.0/s, 4 min 05 s left");
+        assert_eq!(show_pace(11, 10, 5.0), ", 2.2/s, 0 ms left");
     }
 
     #[test]
