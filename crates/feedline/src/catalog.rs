@@ -27,6 +27,9 @@ pub const TABLE: &str = "manifest.csv";
 /// The format that this build writes and reads.
 pub const VERSION: u32 = 1;
 
+/// The key of the description's own checksum, which sets of earlier versions lack.
+const CHECKSUM: &str = "xxh3";
+
 /// No description that this program wrote is larger.
 const LARGEST: u64 = 64 << 20;
 
@@ -334,8 +337,7 @@ impl Catalog {
     /// Writes the description so that it is seen whole or not at all.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(FILE);
-        let text =
-            serde_json::to_string_pretty(self).map_err(|error| Error::System(error.to_string()))?;
+        let text = self.text().map_err(|error| Error::System(error.to_string()))?;
         let partial = folder.join(format!(".{FILE}.partial"));
         File::create(&partial)
             .and_then(|mut file| {
@@ -345,6 +347,30 @@ impl Catalog {
             })
             .and_then(|()| fs::rename(&partial, &path))
             .map_err(failed("cannot write", &path))
+    }
+
+    /// The description with its own checksum.
+    fn text(&self) -> serde_json::Result<String> {
+        let mut value = serde_json::to_value(self)?;
+        // As it is read again: parsing may change the last digit of a number.
+        let read: Value = serde_json::from_str(&value.to_string())?;
+        value[CHECKSUM] = own_checksum(&read).into();
+        serde_json::to_string_pretty(&value)
+    }
+
+    /// Why the description in `folder` is not the one that was written; `None` if it is, or has no
+    /// checksum of its own.
+    pub fn check_description(folder: &Path) -> Result<Option<String>> {
+        let path = folder.join(FILE);
+        let text = fs::read_to_string(&path).map_err(failed("cannot read", &path))?;
+        let mut value: Value =
+            serde_json::from_str(&text).map_err(|error| damaged(&path, error))?;
+        let Some(written) = value.as_object_mut().and_then(|map| map.shift_remove(CHECKSUM)) else {
+            return Ok(None);
+        };
+        let (now, written) = (own_checksum(&value), written.as_str().unwrap_or("none"));
+        Ok((written != now)
+            .then(|| format!("has changed: its checksum is {now}, {written} was written")))
     }
 
     /// Calls `each` with every file of the set, after the list's own checksum was compared.
@@ -364,6 +390,10 @@ impl Catalog {
         }
         Ok(())
     }
+}
+
+fn own_checksum(description: &Value) -> String {
+    show_checksum(xxhash_rust::xxh3::xxh3_64(description.to_string().as_bytes()))
 }
 
 /// Writes the list of files, and gives its checksum and the bytes of all of them.

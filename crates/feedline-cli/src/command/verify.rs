@@ -199,6 +199,7 @@ impl Verify {
         let (files, bytes) = feedline::pack::files::check(
             &self.target,
             packed,
+            feedline::decode::EXTENSIONS,
             threads,
             &|done| progress.set(done),
             &mut |path, reason| bad.push((self.target.join(path), reason)),

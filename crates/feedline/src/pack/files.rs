@@ -121,11 +121,39 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Compares every file of a packed set with its checksum, and finds images that are not in its
-/// list. `bad` gets path and reason; `progress` hears how many files were compared.
+/// Files in `folder` and below whose names end in one of the extensions and that are not `known`:
+/// paths from `top`, sorted. Links to folders are not followed, so that none leads in a circle.
+fn unknown(top: &Path, known: &HashSet<PathBuf>, extensions: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut folders = vec![top.to_owned()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(failed("cannot list", &folder))? {
+            let entry = entry.map_err(failed("cannot list", &folder))?;
+            let path = entry.path();
+            if entry.file_type().map_err(failed("cannot list", &folder))?.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
+            if extensions.iter().any(|extension| ending.eq_ignore_ascii_case(extension))
+                && let Ok(name) = path.strip_prefix(top)
+                && !known.contains(name)
+            {
+                found.push(name.to_owned());
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Compares every file of a packed set with its checksum, and its description with its own; in a
+/// set of image files, finds those of `image_extensions` that are not in its list. `bad` gets path
+/// and reason; `progress` hears how many files were compared.
 pub fn check(
     folder: &Path,
     packed: &catalog::Catalog,
+    image_extensions: &[&str],
     threads: usize,
     progress: &(dyn Fn(u64) + Sync),
     bad: &mut dyn FnMut(&Path, String),
@@ -168,5 +196,68 @@ pub fn check(
     for (number, reason) in found {
         bad(&entries[number].path(), reason);
     }
+    if let Some(reason) = catalog::Catalog::check_description(folder)? {
+        bad(Path::new(catalog::FILE), reason);
+    }
+    if packed.kind == catalog::Kind::Images {
+        let known = entries.iter().map(Entry::path).collect();
+        for path in unknown(folder, &known, image_extensions)? {
+            bad(&path, "was added: it is not in the list of the packed set".to_owned());
+        }
+    }
     Ok((entries.len() as u64, bytes.into_inner()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{Catalog, FILE, Kind};
+
+    #[test]
+    fn added_images_and_a_changed_description_are_found() {
+        let top = std::env::temp_dir().join(format!("feedline-check-{}", std::process::id()));
+        fs::create_dir_all(top.join("cat")).unwrap();
+        fs::write(top.join("cat/1.jpg"), b"one").unwrap();
+        let one = Entry::new(Path::new("cat/1.jpg"), 3, xxhash_rust::xxh3::xxh3_64(b"one"));
+        let (list, bytes) = catalog::write_list(&top, &mut [one].into_iter()).unwrap();
+        let packed = Catalog {
+            feedline_pack: catalog::VERSION,
+            kind: Kind::Images,
+            samples: 1,
+            classes: vec!["cat".to_owned()],
+            labels: Vec::new(),
+            table: false,
+            fields: Vec::new(),
+            shards: Vec::new(),
+            job: serde_json::json!({"options": {"x": 0.1, "y": 1e-300}}),
+            bytes,
+            list,
+        };
+        packed.write(&top).unwrap();
+        let check = || {
+            let read = Catalog::read(&top).unwrap().unwrap();
+            let mut bad = Vec::new();
+            let mut note = |path: &Path, reason: String| bad.push((path.to_owned(), reason));
+            check(&top, &read, &["jpg"], 1, &|_| (), &mut note).unwrap();
+            bad
+        };
+        assert_eq!(Catalog::read(&top).unwrap().unwrap(), packed);
+        assert_eq!(check(), []);
+        fs::write(top.join("cat/notes.txt"), b"no image").unwrap();
+        assert_eq!(check(), []);
+        fs::write(top.join("cat/2.JPG"), b"two").unwrap();
+        let found = check();
+        assert_eq!(found.len(), 1);
+        assert!(found[0].0 == Path::new("cat/2.JPG") && found[0].1.contains("added"), "{found:?}");
+        fs::remove_file(top.join("cat/2.JPG")).unwrap();
+        let text = fs::read_to_string(top.join(FILE)).unwrap();
+        fs::write(top.join(FILE), text.replace("\"cat\"", "\"dog\"")).unwrap();
+        let found = check();
+        assert_eq!(found.len(), 1);
+        assert!(found[0].0 == Path::new(FILE) && found[0].1.contains("changed"), "{found:?}");
+        // As earlier versions wrote it.
+        fs::write(top.join(FILE), serde_json::to_string(&packed).unwrap()).unwrap();
+        assert_eq!(check(), []);
+        fs::remove_dir_all(top).unwrap();
+    }
 }
