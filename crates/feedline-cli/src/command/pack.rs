@@ -306,7 +306,7 @@ impl PackCommand {
             result["packed"] = describe(&packed, seconds);
             result["measured"] = gain.as_ref().map(show_gain).into();
             if !output.is_json() {
-                show_packed(output, &packed, seconds, gain)?;
+                show_packed(output, &pack, &packed, seconds, gain)?;
             }
         }
         if output.is_json() {
@@ -356,23 +356,31 @@ fn describe(packed: &Packed, seconds: f64) -> Value {
     })
 }
 
-fn rates(gain: Option<Gain>) -> [String; 3] {
+fn rates(pack: &Pack, gain: Option<Gain>) -> [String; 3] {
     match gain {
         Some(gain) => [
             show_count(gain.before as u64),
             show_count(gain.after as u64),
-            format!("{:.2}x", gain.after / gain.before.max(1e-9)),
+            match pack.is_fair_trial() {
+                true => format!("{:.2}x", gain.after / gain.before.max(1e-9)),
+                false => "?".to_owned(),
+            },
         ],
         None => ["?", "?", "?"].map(str::to_owned),
     }
 }
 
-const HEADINGS: [&str; 7] =
-    ["", "images", "size before", "after", "images/s before", "after", "gain"];
+fn headings(pack: &Pack) -> [&'static str; 7] {
+    let (samples, rate) = match pack.has_images() {
+        true => ("images", "images/s before"),
+        false => ("samples", "samples/s before"),
+    };
+    ["", samples, "size before", "after", rate, "after", "gain"]
+}
 
 fn show_expected(output: &mut Output, pack: &Pack, expected: &Expectation) -> Result<(), Failure> {
-    let mut table = Table::new(HEADINGS);
-    let [before, after, gain] = rates(expected.gain);
+    let mut table = Table::new(headings(pack));
+    let [before, after, gain] = rates(pack, expected.gain);
     table.row([
         "expected".to_owned(),
         show_count(pack.samples()),
@@ -385,8 +393,10 @@ fn show_expected(output: &mut Output, pack: &Pack, expected: &Expectation) -> Re
     output.table(&table)?;
     output.text(
         &format!(
-            "from a trial with {} images, for RandomResizedCrop(224) with {} workers; packing takes about {}",
+            "from a trial with {} {}, for {} with {} workers; packing takes about {}",
             show_count(expected.looked_at),
+            headings(pack)[1],
+            pack.trial_work(),
             pack.num_workers(),
             show_seconds(expected.seconds),
         ),
@@ -396,12 +406,13 @@ fn show_expected(output: &mut Output, pack: &Pack, expected: &Expectation) -> Re
 
 fn show_packed(
     output: &mut Output,
+    pack: &Pack,
     packed: &Packed,
     seconds: f64,
     gain: Option<Gain>,
 ) -> Result<(), Failure> {
-    let mut table = Table::new(HEADINGS);
-    let [before, after, gain] = rates(gain);
+    let mut table = Table::new(headings(pack));
+    let [before, after, gain] = rates(pack, gain);
     table.row([
         if packed.kept { "was there" } else { "packed" }.to_owned(),
         show_count(packed.samples),

@@ -8,7 +8,7 @@ use crate::catalog::Catalog;
 use crate::engine::trial;
 use crate::error::Result;
 use crate::order::Permutation;
-use crate::spec::{OnError, SourceKind, Spec, Subset, Workers};
+use crate::spec::{OnError, OpSpec, SourceKind, Spec, Subset, Workers};
 
 /// Samples that stand for all.
 const SAMPLE: u64 = 256;
@@ -19,7 +19,7 @@ const PACKING: Duration = Duration::from_millis(500);
 const LOADING: Duration = Duration::from_millis(120);
 const ROUNDS: usize = 5;
 
-/// Images a second for RandomResizedCrop(224), flip, and conversion to floats.
+/// Samples a second for what [`Pack::trial_work`] says.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Gain {
     /// From the source.
@@ -55,6 +55,17 @@ fn foretell(rounds: &[(f64, f64)], samples: f64) -> f64 {
     }
 }
 
+/// Bytes of so many samples, likewise. A file that did not grow was one block that is not full yet:
+/// then it grows as the source does, of which `before` are the bytes.
+fn foretell_bytes(rounds: &[(f64, f64)], samples: f64, before: f64) -> f64 {
+    match rounds {
+        [(few, small), .., (many, large)] if many > few && large <= small && samples > *many => {
+            large.max(before)
+        }
+        _ => foretell(rounds, samples),
+    }
+}
+
 /// A folder that goes when it is no longer used.
 struct Temporary(PathBuf);
 
@@ -73,9 +84,10 @@ impl Pack {
         let name = format!("feedline-trial-{}-{:p}", std::process::id(), self);
         let folder = Temporary(std::env::temp_dir().join(name));
         let all = self.source.len().min(SAMPLE);
-        // Samples and seconds of each round: the first few tell whether there is time for more.
-        let mut rounds: Vec<(f64, f64)> = Vec::new();
-        let mut count = (self.workers as u64 * 2).min(all);
+        // Samples with seconds and with bytes of each round: the first few tell whether there is
+        // time for more. Two are needed to tell what grows with the samples.
+        let (mut rounds, mut sizes) = (Vec::new(), Vec::new());
+        let mut count = (self.workers as u64).min(all / 2).max(1);
         let (chosen, written) = loop {
             let _ = std::fs::remove_dir_all(&folder.0);
             let chosen = self.spread(count);
@@ -83,19 +95,47 @@ impl Pack {
             let written = self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
             let took = began.elapsed();
             rounds.push((chosen.len() as f64, took.as_secs_f64()));
-            if count == all || took > PACKING / 4 {
+            sizes.push((chosen.len() as f64, written.after as f64));
+            let long = took > PACKING / 4;
+            if count == all || long && rounds.len() > 1 {
                 break (chosen, written);
             }
-            count = (count * 8).min(all);
+            count = (count * if long { 2 } else { 8 }).min(all);
         };
-        let scale = self.source.len() as f64 / chosen.len() as f64;
+        let samples = self.source.len() as f64;
+        let before = written.before as f64 / chosen.len() as f64 * samples;
         Ok(Expectation {
             looked_at: chosen.len() as u64,
-            before: (written.before as f64 * scale) as u64,
-            after: (written.after as f64 * scale) as u64,
-            seconds: foretell(&rounds, self.source.len() as f64),
+            before: before as u64,
+            after: foretell_bytes(&sizes, samples, before) as u64,
+            seconds: foretell(&rounds, samples),
             gain: self.gain(&folder.0, &chosen, false),
         })
+    }
+
+    /// What loading does in a trial, in words.
+    #[must_use]
+    pub fn trial_work(&self) -> &'static str {
+        match (self.image, self.options.decoded) {
+            (Some(_), false) => "RandomResizedCrop(224), flip and floats",
+            (Some(_), true) if !self.options.transforms.is_empty() => {
+                "the transforms, which are done already in the packed set"
+            }
+            _ => "loading without transforms",
+        }
+    }
+
+    /// True if both sides of a trial give the same, so that their rates can be compared: what is
+    /// stored as images again has lost work to packing that the source's side does not do.
+    #[must_use]
+    pub fn is_fair_trial(&self) -> bool {
+        self.options.decoded || self.options.transforms.is_empty()
+    }
+
+    /// True if samples have an image.
+    #[must_use]
+    pub fn has_images(&self) -> bool {
+        self.image.is_some()
     }
 
     /// What was gained by a set that is packed.
@@ -123,19 +163,26 @@ impl Pack {
         in_packed.retain(|sample| has_all && *sample < samples);
         let mut gain = Gain::default();
         for _ in 0..ROUNDS {
-            gain.before = gain.before.max(self.rate(self.kind.clone(), Some(chosen))?);
+            gain.before = gain.before.max(self.rate(
+                self.kind.clone(),
+                &self.options.transforms,
+                Some(chosen),
+            )?);
             let subset = Some(in_packed.as_slice()).filter(|some| !some.is_empty());
-            gain.after = gain.after.max(self.rate(SourceKind::Path(packed.to_owned()), subset)?);
+            let packed = SourceKind::Path(packed.to_owned());
+            gain.after = gain.after.max(self.rate(packed, &[], subset)?);
         }
         Some(gain)
     }
 
-    fn rate(&self, source: SourceKind, subset: Option<&[u64]>) -> Option<f64> {
+    /// `decoded` are the transforms of a side whose pixels are to be as they are packed.
+    fn rate(&self, source: SourceKind, decoded: &[OpSpec], subset: Option<&[u64]>) -> Option<f64> {
         let spec = Spec {
             sources: vec![source.into()],
             transforms: match self.image {
                 Some(_) if !self.options.decoded => trial::usual_transforms(),
-                _ => Vec::new(),
+                Some(_) => decoded.to_vec(),
+                None => Vec::new(),
             },
             batch_size: 32,
             shuffle: true,
@@ -152,7 +199,7 @@ impl Pack {
 
 #[cfg(test)]
 mod tests {
-    use super::foretell;
+    use super::{foretell, foretell_bytes};
 
     #[test]
     fn what_does_not_grow_with_the_samples_is_counted_once() {
@@ -160,5 +207,10 @@ mod tests {
         near(foretell(&[(4.0, 0.14), (32.0, 0.42)], 1004.0), 0.14 + 10.0);
         near(foretell(&[(4.0, 0.4)], 40.0), 4.0);
         near(foretell(&[(4.0, 0.4), (32.0, 0.3)], 64.0), 0.6);
+        // A file with a head of 2,000 bytes, and one of a block that holds all so far.
+        near(foretell_bytes(&[(2.0, 2200.0), (16.0, 3600.0)], 1000.0, 0.0), 102_000.0);
+        near(foretell_bytes(&[(2.0, 8192.0), (16.0, 8192.0)], 100.0, 800.0), 8192.0);
+        near(foretell_bytes(&[(2.0, 8192.0), (16.0, 8192.0)], 1e6, 8e6), 8e6);
+        near(foretell_bytes(&[(2.0, 8192.0), (16.0, 8192.0)], 16.0, 9e9), 4096.0 * 2.0);
     }
 }
