@@ -273,7 +273,7 @@ impl PackCommand {
             "dry_run": self.dry_run,
             "source_samples": pack.samples(),
             "num_workers": pack.num_workers(),
-            "expected": expected.as_ref().map(expectation),
+            "expected": expected.as_ref().map(|expected| expectation(&pack, expected)),
         });
         if let Some(expected) = expected.as_ref().filter(|_| !output.is_json()) {
             show_expected(output, &pack, expected)?;
@@ -304,7 +304,7 @@ impl PackCommand {
             };
             let gain = if self.no_trial { None } else { pack.measure(&self.destination) };
             result["packed"] = describe(&packed, seconds);
-            result["measured"] = gain.as_ref().map(show_gain).into();
+            result["measured"] = gain.as_ref().map(|gain| show_gain(&pack, gain)).into();
             if !output.is_json() {
                 show_packed(output, &pack, &packed, seconds, gain)?;
             }
@@ -316,21 +316,22 @@ impl PackCommand {
     }
 }
 
-fn show_gain(gain: &Gain) -> Value {
+fn show_gain(pack: &Pack, gain: &Gain) -> Value {
     json!({
         "images_per_second_before": gain.before,
         "images_per_second_after": gain.after,
-        "gain": gain.after / gain.before.max(1e-9),
+        "gain": pack.is_fair_trial().then(|| gain.after / gain.before.max(1e-9)),
+        "work": pack.trial_work(),
     })
 }
 
-fn expectation(expected: &Expectation) -> Value {
+fn expectation(pack: &Pack, expected: &Expectation) -> Value {
     json!({
         "looked_at": expected.looked_at,
         "bytes_before": expected.before,
         "bytes_after": expected.after,
         "seconds": expected.seconds,
-        "loading": expected.gain.as_ref().map(show_gain),
+        "loading": expected.gain.as_ref().map(|gain| show_gain(pack, gain)),
     })
 }
 
