@@ -64,7 +64,13 @@ pub(super) fn mixing(mixing: &Mixing) -> Value {
 pub(super) fn show_files(found: &Inspection, output: &mut Output) -> Result<(), Failure> {
     for source in &found.sources {
         let sizes = || source.files.iter().map(|file| file.bytes);
-        let (Some(least), Some(most)) = (sizes().min(), sizes().max()) else { continue };
+        let (Some(least), Some(most)) = (sizes().min(), sizes().max()) else {
+            // A folder of chunks.
+            if let Some(format) = &source.format {
+                output.text(&format!("format: {format}"), 4)?;
+            }
+            continue;
+        };
         let format =
             source.format.as_deref().map_or(String::new(), |format| format!(" ({format})"));
         let files = match source.files.len() {

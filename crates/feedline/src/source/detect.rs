@@ -70,7 +70,7 @@ const ENDINGS: [(&str, SourceFormat); 38] = [
 /// An index of MosaicML or LitData: larger ones list millions of files.
 const LARGEST_JSON: u64 = 256 << 20;
 
-fn by_name(path: &Path) -> Option<SourceFormat> {
+pub(super) fn by_name(path: &Path) -> Option<SourceFormat> {
     let name = path.file_name()?.as_bytes().to_ascii_lowercase();
     let found = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending.as_bytes()));
     found

@@ -139,6 +139,29 @@ pub fn open(kind: &SourceKind, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
     })
 }
 
+/// The format of what a spec names, and the files that it lies in as far as their names tell;
+/// `None` for images in folders, tables of them, and what is no longer there.
+pub fn files_of(kind: &SourceKind, with: &Opening<'_>) -> Option<(SourceFormat, Vec<PathBuf>)> {
+    let path = kind.path()?;
+    let format = match kind {
+        SourceKind::Format { format, .. } if *format != SourceFormat::Auto => *format,
+        SourceKind::Path(_) | SourceKind::Format { .. } => match detect::detect(path, with).ok()? {
+            Found::Format(format) => format,
+            Found::Classes | Found::Flat | Found::Manifest => return None,
+        },
+        _ => return None,
+    };
+    let files = match shards::is_pattern(path) {
+        false if path.is_dir() => {
+            let mut files = shards::list(path).ok()?;
+            files.retain(|file| detect::by_name(file) == Some(format));
+            files
+        }
+        _ => shards::expand(path, &[]).ok()?,
+    };
+    Some((format, files.into_iter().filter(|file| file.is_file()).collect()))
+}
+
 /// The columns of a packed set's table.
 fn table_columns(packed: &Catalog) -> Columns {
     let labels = packed.labels.iter().map(|(name, _)| name.clone()).collect();

@@ -3,22 +3,22 @@
 mod correlation;
 mod labels;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use self::correlation::MOST_INFLATION;
-use super::plan::{block_ends, decode_options, open_sources, sample_error};
+use super::plan::{block_ends, decode_options, open_sources, opening, sample_error};
 use super::trial::{self, Rate};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Kind};
 use crate::decode::{self, DecodeOptions, Format};
 use crate::error::{Error, Fault, Result, SampleError, Stage};
 use crate::order::Pick;
 use crate::sample::{FieldKind, Location, Room, Value};
-use crate::source::Source;
+use crate::source::{self, Source};
 use crate::spec::read::show_bytes;
-use crate::spec::{OnError, OpenBlocks, Spec, Workers};
+use crate::spec::{OnError, OpenBlocks, SourceFormat, Spec, Workers};
 use crate::store::{Local, Store};
 use crate::tune;
 
@@ -390,13 +390,29 @@ impl Inspect {
         if let Some(path) = self.spec.sources[number].kind.path().filter(|_| !alone) {
             if let Ok(Some(packed)) = Catalog::read(path) {
                 format = Some(packed.kind.name().to_owned());
-                if let Some(compression) = packed.job["options"]["compression"].as_str() {
+                let compression = match packed.job["options"]["compression"].as_str() {
+                    // What it is packed with where nothing is said.
+                    None if packed.kind == Kind::Format(SourceFormat::Zarr) => Some("zstd"),
+                    told => told,
+                };
+                if let Some(compression) = compression {
                     format = format.map(|format| format!("{format}, {compression}"));
                 }
                 files.extend(packed.shards.iter().map(|shard| FileFacts {
                     path: path.join(&shard.path),
                     bytes: shard.bytes,
                     samples: Some(shard.samples),
+                }));
+            } else if let Some((found, paths)) =
+                source::files_of(&self.spec.sources[number].kind, &opening(&self.spec))
+            {
+                let compression = paths.first().and_then(|path| compression_of(path));
+                let compression = compression.map_or(String::new(), |name| format!(", {name}"));
+                format = Some(format!("{}{compression}", found.name()));
+                let samples = Some(source.len()).filter(|_| paths.len() == 1);
+                files.extend(paths.into_iter().filter_map(|path| {
+                    let bytes = std::fs::metadata(&path).ok()?.len();
+                    Some(FileFacts { path, bytes, samples })
                 }));
             } else if let Ok(metadata) = std::fs::metadata(path)
                 && metadata.is_file()
@@ -407,6 +423,15 @@ impl Inspect {
             }
         }
         SourceFacts { name: source.name(), samples: source.len(), format, files }
+    }
+}
+
+/// How a whole file is compressed, as its name says.
+fn compression_of(path: &Path) -> Option<&'static str> {
+    match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+        "gz" | "tgz" => Some("gzip"),
+        "zst" | "zstd" => Some("zstd"),
+        _ => None,
     }
 }
 
@@ -437,6 +462,28 @@ impl Room for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::SourceKind;
+
+    #[test]
+    fn shards_are_listed_with_sizes_format_and_compression() {
+        let top = std::env::temp_dir().join(format!("feedline-inspect-{}", std::process::id()));
+        std::fs::create_dir_all(&top).unwrap();
+        for (name, rows) in [("a-0.jsonl", 2), ("a-1.jsonl", 3)] {
+            std::fs::write(top.join(name), "{\"x\": 1}\n".repeat(rows)).unwrap();
+        }
+        for path in [top.clone(), top.join("a-*.jsonl"), top.join("a-{0..1}.jsonl")] {
+            let spec = Spec { sources: vec![SourceKind::Path(path).into()], ..Spec::default() };
+            let found = Inspect::open(&spec).unwrap().run(0, &|_| ()).unwrap();
+            let facts = &found.sources[0];
+            assert_eq!((facts.samples, facts.format.as_deref()), (5, Some("jsonl")));
+            let sizes: Vec<u64> = facts.files.iter().map(|file| file.bytes).collect();
+            assert_eq!(sizes, [18, 27]);
+        }
+        assert_eq!(compression_of(Path::new("a.tar.gz")), Some("gzip"));
+        assert_eq!(compression_of(Path::new("a.tar.ZST")), Some("zstd"));
+        assert_eq!(compression_of(Path::new("a.tar")), None);
+        std::fs::remove_dir_all(top).unwrap();
+    }
 
     #[test]
     fn the_chosen_are_as_many_as_asked_and_spread() {
