@@ -169,7 +169,7 @@ class Writer:
             return name, "text", str(value), None, []
         declared = self._dtypes.get(name)
         if isinstance(value, numpy.generic) and declared is not None:
-            value = float(value) if value.dtype.name == "bfloat16" else value.item()
+            value = (value.astype(numpy.float32) if value.dtype.name == "bfloat16" else value).item()
         if isinstance(value, bool):
             value = numpy.bool_(value) if declared is None else int(value)
         if isinstance(value, int):
