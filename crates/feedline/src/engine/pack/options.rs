@@ -157,6 +157,8 @@ impl PackOptions {
         if !self.transforms.is_empty() {
             let ops = self.transforms.iter().map(|op| json!({"op": op.op, "params": op.params}));
             value["transforms"] = ops.collect();
+        }
+        if self.decodes() {
             value["decode"] = format!("{:?}", self.decode).into();
         }
         if let Some(format) = self.to {
@@ -258,6 +260,16 @@ mod tests {
             let error = transforms_until(&ops, until).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn how_images_are_decoded_is_part_of_the_job() {
+        let options = PackOptions { raw: true, ..PackOptions::default() };
+        let gray = PackOptions {
+            decode: DecodeSpec { gray: true, ..DecodeSpec::default() },
+            ..options.clone()
+        };
+        assert_ne!(options.to_value(), gray.to_value());
     }
 
     #[test]
