@@ -53,6 +53,11 @@ fn refused(path: &Path, problem: &str) -> Error {
     Error::Source { what: path.display().to_string(), problem: problem.to_owned() }
 }
 
+/// A job as it comes out of a file: numbers may differ in their last bit.
+fn read_back(job: &Value) -> Value {
+    serde_json::from_str(&job.to_string()).unwrap_or_else(|_| job.clone())
+}
+
 /// True for a folder that holds anything, or for what is no folder.
 fn is_occupied(path: &Path) -> Result<bool> {
     match fs::read_dir(path) {
@@ -98,6 +103,8 @@ fn look(path: &Path, job: &Value) -> Result<Option<Box<Catalog>>> {
 impl Destination {
     /// Makes `path` ours for `job`, or says why not.
     pub fn claim(path: &Path, job: &Value) -> Result<Claim> {
+        let asked = job;
+        let job = &read_back(job);
         if let Some(catalog) = look(path, job)? {
             return Ok(Claim::Whole(catalog));
         }
@@ -123,7 +130,7 @@ impl Destination {
                 destination.rename()?;
                 Ok(Claim::Whole(Box::new(catalog)))
             }
-            _ => destination.mark(job).map(Claim::Free),
+            _ => destination.mark(asked).map(Claim::Free),
         }
     }
 
@@ -138,7 +145,7 @@ impl Destination {
             let note = fs::read_to_string(self.partial.join(JOB));
             let note: Option<Value> = note.ok().and_then(|text| serde_json::from_str(&text).ok());
             match note {
-                Some(note) if note == *job => {
+                Some(note) if note == read_back(job) => {
                     self.resumed = true;
                     return Ok(self);
                 }
@@ -212,5 +219,75 @@ impl Destination {
             }
         }
         fs::rename(&self.partial, &self.path).map_err(failed("cannot rename to", &self.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::catalog::{self, Entry, Kind};
+
+    /// A folder of its own, removed at the end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let name = format!("feedline-destination-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn free(path: &Path, job: &Value) -> Destination {
+        match Destination::claim(path, job).unwrap() {
+            Claim::Free(destination) => destination,
+            Claim::Whole(_) => panic!("whole"),
+        }
+    }
+
+    /// A set of one file, described.
+    fn describe(folder: &Path, job: &Value) -> Catalog {
+        fs::write(folder.join("a"), b"abc").unwrap();
+        let mut entries = [Entry::new(Path::new("a"), 3, 0)].into_iter();
+        let (list, bytes) = catalog::write_list(folder, &mut entries).unwrap();
+        Catalog {
+            feedline_pack: catalog::VERSION,
+            kind: Kind::Images,
+            samples: 1,
+            classes: Vec::new(),
+            labels: Vec::new(),
+            table: false,
+            fields: Vec::new(),
+            shards: Vec::new(),
+            job: job.clone(),
+            bytes,
+            list,
+        }
+    }
+
+    #[test]
+    fn a_number_that_reads_back_otherwise_is_the_same_job() {
+        let folder = Folder::new("number");
+        let numbers = (1..1_000_000).map(|n| f64::from(n).sqrt() * 1e-30);
+        let changed = |number: &f64| read_back(&json!(number)) != json!(number);
+        let Some(number) = numbers.into_iter().find(changed) else { return };
+        let job = json!({"feedline_pack": 1, "number": number});
+        let path = folder.0.join("set");
+        drop(free(&path, &job));
+        let again = free(&path, &job);
+        assert!(again.is_resumed());
+        let catalog = describe(again.folder(), &job);
+        again.commit(&catalog).unwrap();
+        assert!(matches!(Destination::claim(&path, &job).unwrap(), Claim::Whole(_)));
     }
 }
