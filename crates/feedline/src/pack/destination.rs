@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::catalog::Catalog;
+use crate::catalog::{self, Catalog};
 use crate::error::{Error, Result};
 
 /// A line for each file that is written, so that a later run goes on from there.
@@ -56,6 +56,31 @@ fn refused(path: &Path, problem: &str) -> Error {
 /// A job as it comes out of a file: numbers may differ in their last bit.
 fn read_back(job: &Value) -> Value {
     serde_json::from_str(&job.to_string()).unwrap_or_else(|_| job.clone())
+}
+
+/// A note that is being written.
+fn unfinished() -> String {
+    format!(".{JOB}.partial")
+}
+
+/// Removes a file that may be there.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(failed("cannot remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// True when all files that a description lists are there with their lengths.
+fn is_whole(folder: &Path, catalog: &Catalog) -> bool {
+    let mut whole = true;
+    let listed = catalog.files(folder, &mut |entry| {
+        let found = fs::metadata(folder.join(entry.path()));
+        whole &= found.is_ok_and(|metadata| metadata.is_file() && metadata.len() == entry.bytes);
+    });
+    listed.is_ok() && whole
 }
 
 /// True for a folder that holds anything, or for what is no folder.
@@ -124,19 +149,23 @@ impl Destination {
         }
         let destination =
             Destination { path: path.to_owned(), partial, resumed: false, _lock: lock };
-        // Described, so all of it is there: only the name is missing.
+        // Described, so all of it should be there: only the name is missing.
         match Catalog::read(&destination.partial)? {
-            Some(catalog) if catalog.job == *job => {
+            Some(catalog) if catalog.job == *job && is_whole(&destination.partial, &catalog) => {
                 destination.rename()?;
-                Ok(Claim::Whole(Box::new(catalog)))
+                return Ok(Claim::Whole(Box::new(catalog)));
             }
-            _ => destination.mark(asked).map(Claim::Free),
+            _ => {}
         }
+        let destination = destination.mark(asked)?;
+        // No description until all is there again.
+        remove(&destination.partial.join(catalog::FILE))?;
+        Ok(Claim::Free(destination))
     }
 
     /// Finds out whose work is there, and leaves a note of ours.
     fn mark(mut self, job: &Value) -> Result<Destination> {
-        let unfinished = format!(".{JOB}.partial");
+        let unfinished = unfinished();
         let is_note = |entry: io::Result<fs::DirEntry>| {
             entry.is_ok_and(|entry| entry.file_name() == unfinished.as_str())
         };
@@ -150,7 +179,11 @@ impl Destination {
                     return Ok(self);
                 }
                 Some(note) if note.get("feedline_pack").is_some() => self.clear()?,
-                None if Catalog::read(&self.partial)?.is_some() => self.clear()?,
+                None if Catalog::read(&self.partial)?.is_some() => {
+                    // The description goes first, and then only the note says that it is ours.
+                    self.note(job)?;
+                    self.clear()?;
+                }
                 _ => {
                     return Err(refused(
                         &self.partial,
@@ -159,13 +192,18 @@ impl Destination {
                 }
             }
         }
+        self.note(job)?;
+        Ok(self)
+    }
+
+    /// Says whose work this is.
+    fn note(&self, job: &Value) -> Result<()> {
         let note = self.partial.join(JOB);
         // Renamed, so that a note is whole: without one the folder is not ours to clear.
-        let written = self.partial.join(&unfinished);
+        let written = self.partial.join(unfinished());
         fs::write(&written, job.to_string())
             .and_then(|()| fs::rename(&written, &note))
-            .map_err(failed("cannot write", &note))?;
-        Ok(self)
+            .map_err(failed("cannot write", &note))
     }
 
     /// Where the work goes.
@@ -187,6 +225,8 @@ impl Destination {
 
     /// The same, but for the names that are to be kept.
     pub fn clear_but(&self, keep: &dyn Fn(&OsStr) -> bool) -> Result<()> {
+        // Ended in between, what is left must not pass for whole.
+        remove(&self.partial.join(catalog::FILE))?;
         let entries = fs::read_dir(&self.partial).map_err(failed("cannot list", &self.partial))?;
         for entry in entries {
             let entry = entry.map_err(failed("cannot list", &self.partial))?;
@@ -211,12 +251,7 @@ impl Destination {
     /// Takes the notes away and gives the folder its name.
     fn rename(self) -> Result<()> {
         for name in [JOURNAL, JOB] {
-            match fs::remove_file(self.partial.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(failed("cannot remove", &self.partial.join(name))(error));
-                }
-                _ => {}
-            }
+            remove(&self.partial.join(name))?;
         }
         fs::rename(&self.partial, &self.path).map_err(failed("cannot rename to", &self.path))
     }
@@ -227,7 +262,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::catalog::{self, Entry, Kind};
+    use crate::catalog::{Entry, Kind};
 
     /// A folder of its own, removed at the end.
     struct Folder(PathBuf);
@@ -288,6 +323,34 @@ mod tests {
         assert!(again.is_resumed());
         let catalog = describe(again.folder(), &job);
         again.commit(&catalog).unwrap();
+        assert!(matches!(Destination::claim(&path, &job).unwrap(), Claim::Whole(_)));
+    }
+
+    #[test]
+    fn half_a_set_is_never_whole() {
+        let folder = Folder::new("half");
+        let job = json!({"feedline_pack": 1});
+        let path = folder.0.join("set");
+        let partial = folder.0.join("set.partial");
+        let prepare = || {
+            let destination = free(&path, &job);
+            describe(destination.folder(), &job).write(destination.folder()).unwrap();
+            destination
+        };
+        // Whoever clears takes the description too.
+        prepare().clear().unwrap();
+        assert!(!partial.join(catalog::FILE).exists());
+        // One that is there without its files counts for nothing, with the note or without it.
+        for noted in [true, false] {
+            drop(prepare());
+            fs::write(partial.join("a"), b"ab").unwrap();
+            if !noted {
+                fs::remove_file(partial.join(JOB)).unwrap();
+            }
+            drop(free(&path, &job));
+            assert!(!partial.join(catalog::FILE).exists() && partial.join(JOB).exists());
+        }
+        drop(prepare());
         assert!(matches!(Destination::claim(&path, &job).unwrap(), Claim::Whole(_)));
     }
 }
