@@ -13,6 +13,9 @@ use crate::sample::{RawIndex, RawRecord};
 /// Bytes after which a new file is begun: few enough files to map them all, small enough to copy.
 pub const SHARD: u64 = 1 << 30;
 
+/// What those are told who wait for one that failed; never the cause.
+pub const OVER: &str = "another thread failed";
+
 /// One image to be written.
 #[derive(Debug, Clone, Copy)]
 pub struct Sample<'a> {
@@ -74,7 +77,7 @@ impl Writer {
             state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.failed {
-            return Err(Error::System("another thread failed".to_owned()));
+            return Err(Error::System(OVER.to_owned()));
         }
         let place = sample.map(|sample| self.place(&mut state, sample)).transpose();
         state.next += 1;

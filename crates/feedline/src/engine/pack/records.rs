@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalog::{self, Entry, Shard};
 use crate::error::{Error, Result};
 use crate::pack::destination::{Destination, JOURNAL};
+use crate::pack::raw::OVER;
 use crate::pack::record::Record;
 use crate::pack::shards::{Finished, Full, Plan, Shards};
 
@@ -88,7 +89,7 @@ struct State {
 }
 
 fn over() -> Error {
-    Error::System("another thread failed".to_owned())
+    Error::System(OVER.to_owned())
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {

@@ -3,6 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::pack::raw::OVER;
 
 /// Bytes that are given out in the order of the samples. A thread that waits for its turn to write
 /// holds memory, and those before it must not wait for that: so nobody overtakes.
@@ -45,7 +46,7 @@ impl Room {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.closed {
-            return Err(Error::System("another thread failed".to_owned()));
+            return Err(Error::System(OVER.to_owned()));
         }
         state.next += 1;
         state.used += bytes;

@@ -11,6 +11,7 @@ use super::room::Room;
 use super::{Pack, Packed};
 use crate::error::{Error, Result, SampleError};
 use crate::order::Order;
+use crate::pack::raw;
 
 /// What the workers of one run share.
 pub(super) struct Work<'a> {
@@ -35,6 +36,11 @@ pub(super) type Put<'a> =
 
 /// What earlier work knows of a sample: left out, bytes before, reason.
 pub(super) type Known<'a> = dyn Fn(u64) -> Option<(bool, u64, Option<String>)> + Sync + 'a;
+
+/// True for what those say who were called off because another failed.
+fn is_over(error: &Error) -> bool {
+    matches!(error, Error::System(text) if text == raw::OVER)
+}
 
 impl<'a> Work<'a> {
     pub(super) fn new(
@@ -91,7 +97,13 @@ impl<'a> Work<'a> {
         abort: &(dyn Fn() + Sync),
     ) -> Result<()> {
         let fail = |error: Error| {
-            self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            // That another failed is no cause: who did may come later.
+            match &*failure {
+                Some(first) if !is_over(first) => {}
+                _ => *failure = Some(error),
+            }
+            drop(failure);
             self.failed.store(true, Relaxed);
             self.room.close();
             abort();
@@ -171,7 +183,7 @@ impl<'a> Work<'a> {
                 let (before, reason) = (made.before, made.reason.clone());
                 put(number, sample, Ok(made)).map(|_| note(before, reason, None))
             }
-            Err(Trouble::Over) => Err(Error::System("another thread failed".to_owned())),
+            Err(Trouble::Over) => Err(Error::System(raw::OVER.to_owned())),
             Err(Trouble::Fault(stage, fault)) => {
                 let error = self.pack.error(sample, stage, fault);
                 if self.pack.options.skip_bad {
