@@ -32,8 +32,14 @@ pub(super) struct Noted {
 /// How many reasons, and how many samples that were left out, are kept by name; all are counted.
 const KEPT: usize = 20;
 
+/// A name for messages: the journal holds none that are not UTF-8.
+fn shown(path: &Path) -> PathBuf {
+    path.to_string_lossy().into_owned().into()
+}
+
 impl Noted {
     pub(super) fn unchanged(&mut self, reason: String, count: u64, path: PathBuf) {
+        let path = shown(&path);
         let full = self.unchanged.len() >= KEPT && !self.unchanged.contains_key(&reason);
         let reason = if full { "other reasons".to_owned() } else { reason };
         self.unchanged.entry(reason).or_insert((0, path)).0 += count;
@@ -41,7 +47,7 @@ impl Noted {
 
     pub(super) fn left_out(&mut self, sample: u64, path: PathBuf, reason: String) {
         self.left_out += 1;
-        self.bad.insert(sample, (path, reason));
+        self.bad.insert(sample, (shown(&path), reason));
         if self.bad.len() > KEPT {
             self.bad.pop_last();
         }
@@ -217,4 +223,21 @@ fn read_journal(path: &Path, folder: &Path) -> Vec<Line> {
     let count = lines.iter().enumerate().take_while(whole).count();
     lines.truncate(count);
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn names_that_are_not_utf8_can_be_noted() {
+        let path = PathBuf::from(std::ffi::OsStr::from_bytes(b"a\xff.jpg"));
+        let mut noted = Noted::default();
+        noted.unchanged("reason".to_owned(), 1, path.clone());
+        noted.left_out(0, path, "reason".to_owned());
+        let text = serde_json::to_string(&noted).unwrap();
+        assert_eq!(serde_json::from_str::<Noted>(&text).unwrap(), noted);
+    }
 }
