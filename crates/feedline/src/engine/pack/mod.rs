@@ -11,6 +11,7 @@ mod options;
 mod records;
 mod room;
 mod sharded;
+mod stamp;
 mod targets;
 mod work;
 
@@ -40,7 +41,8 @@ use crate::store::Files as OpenFiles;
 use crate::transform::{Chain, ImageShape};
 use crate::tune;
 
-/// The most that is taken when nothing is said.
+/// The most that is taken when nothing is said. The order of writing goes by it too, whatever is
+/// free: a seed gives one order.
 const DEFAULT_MEMORY: u64 = 1_000_000_000;
 
 /// What became of a data set.
@@ -94,7 +96,9 @@ impl Pack {
             .clamp(DEFAULT_MEMORY / 4, DEFAULT_MEMORY);
         let memory = options.memory.unwrap_or(default);
         let decode = options.decode.clone();
-        let spec = Spec { decode, memory: Some(memory), ..Spec::default() };
+        // What blocks of the source may take decides the order, so it is the same everywhere.
+        let blocks = options.memory.unwrap_or(DEFAULT_MEMORY);
+        let spec = Spec { decode, memory: Some(blocks), ..Spec::default() };
         let source = source::open(&kind, &opening(&spec))?;
         let Some(path) = kind.path() else {
             return Err(Error::Source {
@@ -232,7 +236,7 @@ impl Pack {
             shuffle: seed.is_some(),
             seed: seed.unwrap_or(0),
             subset: some.map(|some| Subset::Indices(some.to_vec())),
-            memory: Some(self.memory),
+            memory: Some(self.options.memory.unwrap_or(DEFAULT_MEMORY)),
             ..Spec::default()
         };
         let order = Order::new(&spec, &[self.source.len()], &|_| None)?;
@@ -422,9 +426,18 @@ impl Pack {
             "labels": self.labels().map(|(_, name, _)| name).collect::<Vec<_>>(),
             "samples": self.source.len(),
             "fingerprint": catalog::show_checksum(self.source.fingerprint()),
+            "files": catalog::show_checksum(stamp::stamp(&path, &*self.source, self.image)),
             "options": self.options.to_value(),
+            "open_blocks": self.order(some)?.1.map(|open| (open, self.cuts())),
             "some": some,
         }))
+    }
+
+    /// A hash of where the source's blocks end: memory decides that too, for some.
+    fn cuts(&self) -> Option<String> {
+        let ends = &self.source.blocks()?.ends;
+        let bytes: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+        Some(catalog::show_checksum(xxhash_rust::xxh3::xxh3_64(&bytes)))
     }
 
     fn error(&self, sample: u64, stage: Stage, fault: Fault) -> SampleError {
