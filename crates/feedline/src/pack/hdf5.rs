@@ -2,7 +2,11 @@
 //!
 //! Bytes, images and texts are of variable length, as h5py's special types; arrays of different
 //! shapes are one long dataset `NAME.data` with `NAME.offsets` and `NAME.shapes`.
+//!
+//! After a call that failed, as on a full disk, the library crashes when datasets or the file are
+//! closed: they are closed only when all is written, and otherwise left open.
 
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use hdf5_metno::types::{VarLenArray, VarLenUnicode};
@@ -10,7 +14,7 @@ use hdf5_metno::{Dataset, Extent, File, H5Type, Hyperslab, SimpleExtents, SliceO
 use ndarray::ArrayViewD;
 
 use super::record::{Record, RecordWriter, WriteOptions};
-use super::stretch::{Layout, check, layouts, shape_bytes};
+use super::stretch::{Layout, check, layouts, rows_of_block, shape_bytes};
 use crate::error::{Error, Result};
 use crate::sample::{DType, Field};
 
@@ -39,7 +43,7 @@ type Compression = Option<u8>;
 
 /// A dataset whose first axis grows.
 struct Growing {
-    dataset: Dataset,
+    dataset: ManuallyDrop<Dataset>,
     dtype: DType,
     shape: Vec<usize>,
     each: usize,
@@ -118,7 +122,7 @@ impl Growing {
     ) -> Result<Growing> {
         let row = shape.iter().product::<usize>() * dtype.size();
         let usual = (CHUNK / row.max(1)).clamp(1, MOST_ROWS);
-        let each = each.map_or(usual, |each| (each as usize).max(1));
+        let each = rows_of_block(path, each, row)?.unwrap_or(usual);
         macro_rules! make {
             ($type:ty) => {
                 dataset::<$type>(file, name, shape, each, compression)
@@ -131,7 +135,7 @@ impl Growing {
                 return Err(problem(path, format!("cannot hold {dtype} of {name:?}: convert it")));
             }
         };
-        let dataset = made.map_err(failed(path))?;
+        let dataset = ManuallyDrop::new(made.map_err(failed(path))?);
         let (chunk, shape) = (Vec::new(), shape.to_vec());
         Ok(Growing { dataset, dtype, shape, each, chunk, rows: 0 })
     }
@@ -183,7 +187,7 @@ impl Growing {
     }
 
     /// Writes the rest. Rows of no bytes are counted by `samples`.
-    fn finish(mut self, path: &Path, samples: u64) -> Result<()> {
+    fn finish(&mut self, path: &Path, samples: u64) -> Result<()> {
         self.write(path)?;
         if self.row_bytes() == 0 {
             let all: Vec<usize> =
@@ -196,7 +200,7 @@ impl Growing {
 
 /// Values of variable length.
 struct Values<T> {
-    dataset: Dataset,
+    dataset: ManuallyDrop<Dataset>,
     waiting: Vec<T>,
     bytes: usize,
     rows: usize,
@@ -232,10 +236,27 @@ enum Column {
     Stretches { data: Growing, offsets: Growing, shapes: Growing, end: i64 },
 }
 
+impl Column {
+    /// Closes its datasets, of which all is written.
+    fn close(self) {
+        let close = |dataset| drop(ManuallyDrop::into_inner(dataset));
+        match self {
+            Column::Rows(rows) => close(rows.dataset),
+            Column::Bytes(values) => close(values.dataset),
+            Column::Text(values) => close(values.dataset),
+            Column::Stretches { data, offsets, shapes, .. } => {
+                [data, offsets, shapes].into_iter().for_each(|part| close(part.dataset));
+            }
+        }
+    }
+}
+
 /// Writes a file.
 pub struct Writer {
     path: PathBuf,
-    file: File,
+    file: ManuallyDrop<File>,
+    /// A call has failed: none is made after it.
+    broken: bool,
     layouts: Vec<Layout>,
     columns: Vec<Column>,
     samples: u64,
@@ -255,7 +276,7 @@ impl Writer {
             }
         };
         let layouts = layouts(path, fields)?;
-        let file = File::create_excl(path).map_err(failed(path))?;
+        let file = ManuallyDrop::new(File::create_excl(path).map_err(failed(path))?);
         let mut columns = Vec::new();
         for (field, layout) in fields.iter().zip(&layouts) {
             let name = &field.name;
@@ -279,23 +300,29 @@ impl Writer {
                 // References do not get smaller, and what they mean is not compressed.
                 Layout::Stretches { axes: None, text: true, .. } => {
                     let made = dataset::<VarLenUnicode>(&file, name, &[], REFERENCES, None);
-                    let dataset = made.map_err(failed(path))?;
+                    let dataset = ManuallyDrop::new(made.map_err(failed(path))?);
                     Column::Text(Values { dataset, waiting: Vec::new(), bytes: 0, rows: 0 })
                 }
                 Layout::Stretches { axes: None, text: false, .. } => {
                     let made = dataset::<VarLenArray<u8>>(&file, name, &[], REFERENCES, None);
-                    let dataset = made.map_err(failed(path))?;
+                    let dataset = ManuallyDrop::new(made.map_err(failed(path))?);
                     Column::Bytes(Values { dataset, waiting: Vec::new(), bytes: 0, rows: 0 })
                 }
             });
         }
-        Ok(Writer { path: path.to_owned(), file, layouts, columns, samples: 0, bytes: 0 })
+        let (path, broken) = (path.to_owned(), false);
+        Ok(Writer { path, file, broken, layouts, columns, samples: 0, bytes: 0 })
     }
-}
 
-impl RecordWriter for Writer {
-    fn put(&mut self, record: &Record<'_>) -> Result<()> {
-        check(&self.path, &self.layouts, record)?;
+    /// Refuses to go on after a call that failed.
+    fn check_whole(&self) -> Result<()> {
+        match self.broken {
+            true => Err(problem(&self.path, "could not be written: write it anew")),
+            false => Ok(()),
+        }
+    }
+
+    fn append(&mut self, record: &Record<'_>) -> Result<()> {
         let path = &self.path;
         for (column, given) in self.columns.iter_mut().zip(record.values) {
             self.bytes += given.bytes.len() as u64;
@@ -325,18 +352,29 @@ impl RecordWriter for Writer {
         self.samples += 1;
         Ok(())
     }
+}
+
+impl RecordWriter for Writer {
+    fn put(&mut self, record: &Record<'_>) -> Result<()> {
+        self.check_whole()?;
+        check(&self.path, &self.layouts, record)?;
+        let appended = self.append(record);
+        self.broken = appended.is_err();
+        appended
+    }
 
     fn bytes(&self) -> u64 {
         self.bytes
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        let Writer { path, file, columns, samples, .. } = *self;
-        for column in columns {
+        self.check_whole()?;
+        let Writer { path, file, mut columns, samples, .. } = *self;
+        for column in &mut columns {
             match column {
                 Column::Rows(rows) => rows.finish(&path, samples)?,
-                Column::Bytes(mut values) => values.write(&path)?,
-                Column::Text(mut values) => values.write(&path)?,
+                Column::Bytes(values) => values.write(&path)?,
+                Column::Text(values) => values.write(&path)?,
                 Column::Stretches { data, offsets, shapes, .. } => {
                     data.finish(&path, 0)?;
                     offsets.finish(&path, samples + 1)?;
@@ -344,7 +382,10 @@ impl RecordWriter for Writer {
                 }
             }
         }
-        file.close().map_err(failed(&path))?;
+        // What is left to write fails here, where nothing is closed yet.
+        file.flush().map_err(failed(&path))?;
+        columns.into_iter().for_each(Column::close);
+        ManuallyDrop::into_inner(file).close().map_err(failed(&path))?;
         let synced = std::fs::File::open(&path).and_then(|file| file.sync_all());
         synced.map_err(|source| Error::Io { what: "cannot write", path, source })
     }

@@ -81,6 +81,23 @@ pub(super) fn layouts(path: &Path, fields: &[Field]) -> Result<Vec<Layout>> {
     Ok(fields.iter().map(Layout::of).collect())
 }
 
+/// Bytes of a block at most: it is put together in memory.
+const LARGEST_BLOCK: u64 = 256_000_000;
+
+/// The rows of `row` bytes that a block is to have, if they are said.
+pub(super) fn rows_of_block(path: &Path, said: Option<u64>, row: usize) -> Result<Option<usize>> {
+    let most = (LARGEST_BLOCK / (row as u64).max(1)).max(1);
+    match said {
+        Some(rows) if rows > most => Err(Error::Source {
+            what: path.display().to_string(),
+            problem: format!(
+                "cannot have {rows} samples of {row} bytes in a block, which is made in memory: block_samples may be {most} at most"
+            ),
+        }),
+        said => Ok(said.map(|rows| rows.max(1) as usize)),
+    }
+}
+
 /// Checks a sample against the layouts.
 pub(super) fn check(path: &Path, layouts: &[Layout], record: &Record<'_>) -> Result<()> {
     let wrong = |problem: String| Error::Source {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::record::{Record, RecordWriter, WriteOptions};
-use super::stretch::{Layout, check, layouts, shape_bytes};
+use super::stretch::{Layout, check, layouts, rows_of_block, shape_bytes};
 use crate::error::{Error, Result};
 use crate::sample::{DType, Field};
 
@@ -103,7 +103,7 @@ impl Growing {
     ) -> Result<Box<Growing>> {
         let row = shape.iter().product::<usize>() * dtype.size();
         let usual = (CHUNK / row.max(1)).clamp(1, MOST_ROWS);
-        let each = each.map_or(usual, |each| (each as usize).max(1));
+        let each = rows_of_block(&folder, each, row)?.unwrap_or(usual);
         fs::create_dir(&folder).map_err(failed(&folder))?;
         let (chunk, shape) = (Vec::new(), shape.to_vec());
         let chunks = 0;
@@ -144,6 +144,10 @@ impl Growing {
         let row = self.row_bytes();
         let rows = self.bytes.checked_div(row as u64).unwrap_or(samples);
         if !self.chunk.is_empty() {
+            // A chunk alone need not be larger than what there is.
+            if self.chunks == 0 {
+                self.each = self.each.min(rows as usize);
+            }
             // Every chunk is whole; what is beyond the array's end does not count.
             self.chunk.resize(self.each * row, 0);
             self.write_chunk()?;
@@ -208,6 +212,17 @@ impl Writer {
     pub fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
         let compression = Compression::choose(path, options)?;
         let layouts = layouts(path, fields)?;
+        let is_unknown = |layout: &Layout| layout.dtype() == DType::BF16;
+        if let Some(at) = layouts.iter().position(is_unknown) {
+            return Err(Error::Source {
+                what: path.display().to_string(),
+                problem: format!(
+                    "cannot hold {} of {:?}: convert it",
+                    DType::BF16,
+                    fields[at].name
+                ),
+            });
+        }
         fs::create_dir(path).map_err(failed(path))?;
         let mut columns = Vec::new();
         for (field, layout) in fields.iter().zip(&layouts) {
