@@ -305,7 +305,11 @@ fn lines_of_json_hold_lists() {
         "{\"x\": 2, \"v\": [3, 4], \"r\": [], \"s\": null, \"extra\": true}\n",
     );
     let path = folder.write("a.jsonl", text.as_bytes());
-    let source = open(SourceFormat::Jsonl, &path, &[]).unwrap();
+    // What cannot be read is not left out in silence.
+    let error = open(SourceFormat::Jsonl, &path, &[]).err().unwrap().to_string();
+    assert!(error.contains("\"o\"") && error.contains("fields"), "{error}");
+    let chosen = ["x", "v", "r", "s", "extra"].map(|name| choice(name, None));
+    let source = open(SourceFormat::Jsonl, &path, &chosen).unwrap();
     let names: Vec<_> = source.fields().iter().map(|field| field.name.as_str()).collect();
     assert_eq!(names, ["x", "v", "r", "s", "extra"]);
     assert_eq!(source.fields()[1].kind, FieldKind::Array { dtype: DType::I64, shape: vec![2] });
