@@ -19,6 +19,7 @@ __all__ = [
     "Row",
     "Rows",
     "Samples",
+    "Writer",
     "__version__",
     "apply_transforms",
     "cuda_problem",
