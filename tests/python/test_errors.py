@@ -260,7 +260,6 @@ def test_a_batch_larger_than_the_set(photos: Path) -> None:
     ("text", "problem"),
     [
         ("", "empty|no|missing"),
-        ("a,b\nx,1\n", "path"),
         ("path,label\nx.png,dog\ny.png,\n", "label|row|line"),
         ("path,label\nx.png\n", "line|row|column|fields"),
     ],
