@@ -192,8 +192,8 @@ def packing(folder: Path, rounds: int) -> Any:
 
 def blocks(folder: Path, rounds: int) -> Any:
     """What a full shuffle costs where data is compressed in blocks."""
-    path = packed(folder, "parquet-zstd", "--to", "parquet", "--compression", "zstd")
-    entries = {"open_blocks=auto": ("feedline_reading", path), "open_blocks=all": ("feedline_all", path)}
+    path = packed(folder, "tar-zstd", "--to", "tar", "--compression", "zstd", "--shard-samples", "100")
+    entries = {"open_blocks=auto": ("feedline_blocks", path), "open_blocks=all": ("feedline_all", path)}
     return contest(entries, rounds)
 
 

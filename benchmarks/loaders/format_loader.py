@@ -35,7 +35,7 @@ def feedline_loading(path: str, workers: int) -> Iterable[Any]:
     return feedline.Loader(path, chain, batch_size=BATCH, shuffle=True, num_workers=workers)
 
 
-def feedline_reading(path: str, workers: int, open_blocks: Any = "auto") -> Iterable[Any]:
+def feedline_reading(path: str, workers: int, open_blocks: Any = "auto", memory: Any = None) -> Iterable[Any]:
     import feedline
 
     return feedline.Loader(
@@ -45,11 +45,20 @@ def feedline_reading(path: str, workers: int, open_blocks: Any = "auto") -> Iter
         num_workers=workers,
         decode={"mode": "bytes"},
         open_blocks=open_blocks,
+        memory=memory,
     )
 
 
+#: Little enough that few blocks fit.
+LITTLE = "256MB"
+
+
+def feedline_blocks(path: str, workers: int) -> Iterable[Any]:
+    return feedline_reading(path, workers, memory=LITTLE)
+
+
 def feedline_all(path: str, workers: int) -> Iterable[Any]:
-    return feedline_reading(path, workers, "all")
+    return feedline_reading(path, workers, "all", LITTLE)
 
 
 def feedline_rows(path: str, workers: int) -> Iterable[Any]:
@@ -164,6 +173,7 @@ WHO: dict[str, Callable[[str, int], Iterable[Any]]] = {
     "feedline_loading": feedline_loading,
     "feedline_reading": feedline_reading,
     "feedline_all": feedline_all,
+    "feedline_blocks": feedline_blocks,
     "feedline_rows": feedline_rows,
     "py_lmdb": py_lmdb,
     "webdataset": webdataset,
