@@ -259,6 +259,12 @@ fn wrong_input() {
         &["--crop-index", "--segment", "0"],
         &["--resize", "9", "--quality", "101"],
         &["--raw", "--memory", "much"],
+        // Flags that would change nothing.
+        &["--crop-index", "--compression", "zstd"],
+        &["--crop-index", "--seed", "3"],
+        &["--raw", "--shard-samples", "3"],
+        &["--to", "npy", "--shard-size", "3MB"],
+        &["--to", "lmdb", "--shard-samples", "3"],
     ] {
         let output = feedline(&[&["pack", photos(), name(&free)], flags].concat());
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", text(&output.stderr));

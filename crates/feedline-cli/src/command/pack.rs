@@ -9,7 +9,7 @@ use feedline::image::Layout;
 use feedline::pack::jpeg::Subsampling;
 use feedline::pack::record::WriteOptions;
 use feedline::pack::shards::Limit;
-use feedline::pack::{WRITABLE, extension};
+use feedline::pack::{WRITABLE, extension, is_one_file};
 use feedline::spec::read::{parse_bytes, show_bytes};
 use feedline::spec::{OpSpec, SourceFormat, SourceKind, Workers};
 use serde_json::{Value, json};
@@ -250,6 +250,32 @@ impl PackCommand {
         Ok((kind, spec))
     }
 
+    /// A flag that would change nothing, and why.
+    fn without_effect(&self) -> Option<String> {
+        let shards = [
+            ("--shard-size", self.shard_size.is_some()),
+            ("--shard-samples", self.shard_samples.is_some()),
+        ];
+        let of_formats = [
+            ("--seed", self.seed.is_some()),
+            ("--no-shuffle", self.no_shuffle),
+            ("--compression", self.compression.is_some()),
+            ("--block-samples", self.block_samples.is_some()),
+        ];
+        let given = |flags: &[(&'static str, bool)]| {
+            flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag)
+        };
+        match self.format() {
+            None => given(&shards)
+                .or_else(|| given(&of_formats))
+                .map(|flag| format!("{flag} is for the files of a format: give --to FORMAT, too")),
+            Some(format) if is_one_file(format) => given(&shards).map(|flag| {
+                format!("{flag} has no meaning: {} is not written in shards", format.name())
+            }),
+            Some(_) => None,
+        }
+    }
+
     pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
         let (kind, spec) = self.source()?;
         let options = self.options(spec.as_ref())?;
@@ -262,6 +288,9 @@ impl PackCommand {
             return Err(Failure::Usage(
                 "nothing to do: give --to FORMAT, --crop-index, --resize SIDE, --transform OP, --raw, or several of them".to_owned(),
             ));
+        }
+        if let Some(flag) = self.without_effect() {
+            return Err(Failure::Usage(flag));
         }
         let pack = Pack::open(kind, options)?;
         let expected = if self.no_trial { None } else { Some(pack.expect()?) };
