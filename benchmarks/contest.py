@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -189,6 +190,27 @@ class Contestant:
             self.kill()
             self.process.wait()
         self.process.stdout.close()
+
+
+def hold(
+    make: Callable[[Path], list[Contestant]], workers: int, rounds: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """A contest of those that `make` starts, whose logs go into the folder that it is given."""
+    contestants: list[Contestant] = []
+    with tempfile.TemporaryDirectory() as logs:
+        try:
+            contestants = make(Path(logs))
+            failures = compete(contestants, rounds, lambda: None, say)
+        finally:
+            for one in contestants:
+                one.end()
+    loaders: dict[str, Any] = {}
+    for one in contestants:
+        if one.name in failures:
+            loaders[one.name] = {"failure": f"did not run: {failures[one.name]}"}
+        else:
+            loaders[one.name] = {"epochs": one.epochs, "peak_pss": one.peak}
+    return {"workers": workers, "loaders": loaders}
 
 
 def compete(

@@ -17,7 +17,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any
 
 import photos
 from bars import Bar, judge
-from contest import Contestant, compete, pss
+from contest import Contestant, hold, pss
 from report import disturbance, ratio, speed, times
 from run import QUIET, choose, machine, say
 
@@ -61,24 +60,16 @@ def warm(path: Path) -> None:
 
 def contest(entries: dict[str, tuple[str, Path]], rounds: int) -> Any:
     """Epochs in turn, by name: who reads what. The form is that of benchmarks/run.py."""
-    contestants = []
-    with tempfile.TemporaryDirectory() as logs:
-        try:
-            for name, (who, path) in entries.items():
-                warm(path)
-                line = [sys.executable, str(SCRIPT), who, str(WORKERS), str(path)]
-                contestants.append(Contestant(name, line, dict(os.environ), Path(logs) / f"{name}.txt"))
-            failures = compete(contestants, rounds, lambda: None, say)
-        finally:
-            for one in contestants:
-                one.end()
-    loaders: dict[str, Any] = {}
-    for one in contestants:
-        if one.name in failures:
-            loaders[one.name] = {"failure": f"did not run: {failures[one.name]}"}
-        else:
-            loaders[one.name] = {"epochs": one.epochs, "peak_pss": one.peak}
-    return {"workers": WORKERS, "loaders": loaders}
+
+    def make(logs: Path) -> list[Contestant]:
+        contestants = []
+        for name, (who, path) in entries.items():
+            warm(path)
+            line = [sys.executable, str(SCRIPT), who, str(WORKERS), str(path)]
+            contestants.append(Contestant(name, line, dict(os.environ), logs / f"{name}.txt"))
+        return contestants
+
+    return hold(make, WORKERS, rounds, say)
 
 
 def loading(folder: Path, rounds: int) -> Any:

@@ -16,7 +16,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 
 import photos
 from bars import Bar, judge
-from contest import Contestant, compete
+from contest import Contestant, hold
 from report import median_of, ratio, replace_block, speed, times
 from run import QUIET, README, choose, machine, say
 
@@ -67,24 +66,14 @@ def command(work: str, who: str, workers: int, *arguments: object) -> list[str]:
 
 def contest(work: str, names: tuple[str, ...], workers: int, rounds: int, *arguments: object) -> Any:
     """Epochs in turn; the form is that of benchmarks/run.py."""
-    contestants = []
-    with tempfile.TemporaryDirectory() as logs:
-        try:
-            for name in names:
-                line = command(work, name, workers, *arguments)
-                log = Path(logs) / f"{name}.txt"
-                contestants.append(Contestant(name, line, dict(os.environ), log))
-            failures = compete(contestants, rounds, lambda: None, say)
-        finally:
-            for one in contestants:
-                one.end()
-    loaders: dict[str, Any] = {}
-    for one in contestants:
-        if one.name in failures:
-            loaders[one.name] = {"failure": f"did not run: {failures[one.name]}"}
-        else:
-            loaders[one.name] = {"epochs": one.epochs, "peak_pss": one.peak}
-    return {"workers": workers, "loaders": loaders}
+
+    def make(logs: Path) -> list[Contestant]:
+        return [
+            Contestant(name, command(work, name, workers, *arguments), dict(os.environ), logs / f"{name}.txt")
+            for name in names
+        ]
+
+    return hold(make, workers, rounds, say)
 
 
 def once(work: str, who: str, workers: int, *arguments: object) -> dict[str, Any]:
