@@ -6,6 +6,7 @@
 mod reading;
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -34,6 +35,8 @@ fn copy(from: &Path, to: &Path, files: &mut Vec<PathBuf>) {
 fn place() -> &'static Place {
     static PLACE: OnceLock<Place> = OnceLock::new();
     PLACE.get_or_init(|| {
+        // The fuzzer's own hook would end the process at once.
+        std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
         let name = std::env::var("FEEDLINE_FUZZ").expect("FEEDLINE_FUZZ names a format");
         let format = SourceFormat::from_name(&name).expect("FEEDLINE_FUZZ names a format");
         let fixture = std::env::var("FEEDLINE_FIXTURE").expect("FEEDLINE_FIXTURE is a path");
@@ -58,7 +61,10 @@ fuzz_target!(|data: &[u8]| {
     let file = &place.files[which];
     let whole = (place.files.len() > 1).then(|| fs::read(file).unwrap_or_default());
     let _ = fs::write(file, bytes);
-    reading::read(place.format, &place.path);
+    // What a library panics about is caught inside of a source and is an error there.
+    if catch_unwind(AssertUnwindSafe(|| reading::read(place.format, &place.path))).is_err() {
+        std::process::abort();
+    }
     if let Some(whole) = whole {
         let _ = fs::write(file, whole);
     }

@@ -46,7 +46,7 @@ impl Heap {
         let mut at = |place: u64, count: usize| -> Result<Vec<u8>, Fault> {
             let inside = place
                 .checked_sub(window_start)
-                .filter(|start| start + count as u64 <= window.len() as u64);
+                .filter(|start| start.saturating_add(count as u64) <= window.len() as u64);
             let start = match inside {
                 Some(start) => start as usize,
                 None => {
