@@ -390,6 +390,13 @@ impl<'a> Image<'a> {
         Ok(Image { view, excerpt: None, pixel_type, backing: Backing::Borrowed(pixels), scratch })
     }
 
+    /// The same pixels as an excerpt of an image.
+    #[must_use]
+    pub fn as_excerpt(mut self, excerpt: Excerpt) -> Self {
+        self.excerpt = Some(excerpt).filter(|excerpt| !excerpt.is_whole());
+        self
+    }
+
     /// What the view sees is from now on the whole image.
     pub fn set_whole(&mut self) {
         self.excerpt = None;

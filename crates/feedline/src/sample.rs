@@ -214,3 +214,36 @@ pub trait Room {
     /// The first `bytes` of [`Room::at_hand`] are the sample, in place of [`Room::make`].
     fn keep(&mut self, _bytes: usize) {}
 }
+
+/// Room of its own: as large as it is asked to be, within a limit.
+#[derive(Debug)]
+pub struct Grown {
+    /// What was written.
+    pub bytes: Vec<u8>,
+    limit: u64,
+}
+
+impl Default for Grown {
+    fn default() -> Self {
+        Grown::at_most(u64::MAX)
+    }
+}
+
+impl Grown {
+    /// More than `limit` bytes are refused.
+    #[must_use]
+    pub fn at_most(limit: u64) -> Self {
+        Grown { bytes: Vec::new(), limit }
+    }
+}
+
+impl Room for Grown {
+    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
+        let length = usize::try_from(bytes).ok().filter(|_| bytes <= self.limit);
+        let length = length.ok_or_else(|| Fault::TooLarge(format!("has {bytes} bytes")))?;
+        let more = length.saturating_sub(self.bytes.len());
+        self.bytes.try_reserve_exact(more).map_err(|error| Fault::TooLarge(error.to_string()))?;
+        self.bytes.resize(length, 0);
+        Ok(&mut self.bytes)
+    }
+}

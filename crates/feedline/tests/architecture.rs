@@ -16,8 +16,17 @@ const FOUNDATION: [&str; 9] =
 const CONDUCTORS: [&str; 2] = ["engine", "loader"];
 
 /// Crates of the front ends, which the engine crate must not know.
-const FRONT_END_CRATES: [&str; 6] =
-    ["pyo3", "numpy", "dlpark", "clap", "indicatif", "feedline_cli"];
+const FRONT_END_CRATES: [&str; 9] = [
+    "pyo3",
+    "numpy",
+    "dlpark",
+    "clap",
+    "indicatif",
+    "axum",
+    "plotters",
+    "feedline_cli",
+    "feedline_view",
+];
 
 /// Names that say nothing about what is inside.
 const EMPTY_NAMES: [&str; 10] = [

@@ -149,7 +149,7 @@ fn a_panic_is_that_samples_error() {
             .build()
             .unwrap();
         assert_eq!(skipping.epoch().filter(|batch| batch.is_ok()).count(), 4);
-        assert_eq!(skipping.stats().failed, 1);
+        assert_eq!(skipping.stats().work.failed, 1);
     }
 }
 
@@ -175,7 +175,7 @@ fn bad_samples_are_named_counted_and_listed() {
     for _ in 0..3 {
         assert_eq!(loader.epoch().map(Result::unwrap).map(|b| b.rows()).sum::<usize>(), 20);
     }
-    assert_eq!(loader.stats().failed, 3);
+    assert_eq!(loader.stats().work.failed, 3);
     let listed: Vec<serde_json::Value> = std::fs::read_to_string(&list)
         .unwrap()
         .lines()
@@ -399,7 +399,7 @@ fn a_cache_that_turns_out_too_small_ends_the_run_and_skips_nothing() {
     }
     let errors: Vec<Error> = loader.epoch().filter_map(Result::err).collect();
     assert!(matches!(errors[..], [Error::Cache(_)]), "{errors:?}");
-    assert_eq!(loader.stats().failed, 0);
+    assert_eq!(loader.stats().work.failed, 0);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::loader::{Loader, Stats};
+use super::loader::Loader;
+use super::monitor::Stats;
 use crate::deliver::device::{Device, DeviceBatch, Figures, Prefetcher};
 use crate::error::{Error, Result, SpecError};
 use crate::order::State;
@@ -71,6 +72,11 @@ impl DeviceLoader {
         self.forget();
         self.loader.begin_epoch();
         self.state = self.loader.state();
+    }
+
+    /// The program is done with an epoch's last batch; see [`Loader::end_epoch`].
+    pub fn end_epoch(&mut self) {
+        self.loader.end_epoch();
     }
 
     /// Goes to the beginning of `epoch`: the next iteration is that one.

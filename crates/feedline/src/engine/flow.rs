@@ -165,6 +165,10 @@ impl Closing {
 
 struct State {
     stopped: bool,
+    /// Workers with a number below this take rows; the others rest.
+    active: usize,
+    /// Batches that may be open at once.
+    ahead: usize,
     cursor: Cursor,
     slots: VecDeque<Slot>,
     next_id: u64,
@@ -182,6 +186,8 @@ struct State {
     line: BTreeSet<(u64, u64)>,
     /// Batches thrown away for want of memory.
     remade: u64,
+    /// Time that workers had nothing to do because there was no memory for another batch.
+    short: Duration,
     /// The system's refusal of memory that the limit allows.
     refused: Option<String>,
     /// A worker died of a mistake in the engine itself.
@@ -206,6 +212,8 @@ pub(crate) enum Next {
     Shrink,
     /// Nothing to do now (only when asked not to wait).
     Idle,
+    /// Give all scratch back and [`Flow::rest`]: fewer workers are wanted.
+    Rest,
     Stop,
 }
 
@@ -228,13 +236,13 @@ pub(crate) struct Flow {
     layout: Arc<BatchLayout>,
     batches: Batches,
     closing: Closing,
-    /// Batches that may be open at once.
-    ahead: usize,
     limit: u64,
     patience: Duration,
     state: Mutex<State>,
     /// Workers wait here for rows, memory, their turn or the end.
     work: Condvar,
+    /// Workers that are not wanted now wait here, so that nothing wakes them but a change of that.
+    resting: Condvar,
     /// The consumer waits here.
     ready: Condvar,
 }
@@ -250,6 +258,8 @@ impl Flow {
     ) -> Self {
         let state = State {
             stopped: false,
+            active: usize::MAX,
+            ahead: ahead.max(1),
             cursor,
             slots: VecDeque::with_capacity(ahead),
             next_id: 0,
@@ -261,6 +271,7 @@ impl Flow {
             held: 0,
             line: BTreeSet::new(),
             remade: 0,
+            short: Duration::ZERO,
             refused: None,
             broken: None,
             hungry: None,
@@ -269,11 +280,11 @@ impl Flow {
             layout,
             batches,
             closing,
-            ahead: ahead.max(1),
             limit,
             patience: PATIENCE,
             state: Mutex::new(state),
             work: Condvar::new(),
+            resting: Condvar::new(),
             ready: Condvar::new(),
         }
     }
@@ -282,12 +293,37 @@ impl Flow {
         self.layout.bytes() as u64
     }
 
-    /// The next rows for a worker that holds `scratch` bytes; at most `rows` of them.
-    pub(crate) fn take(&self, scratch: u64, rows: u64, may_wait: bool) -> Next {
+    /// From now on `active` workers (one at least) take rows, and `ahead` batches (one at least)
+    /// may be open. What is open beyond that is finished and handed over as ever.
+    pub(crate) fn adjust(&self, active: usize, ahead: usize) {
+        let mut state = lock(&self.state);
+        (state.active, state.ahead) = (active.max(1), ahead.max(1));
+        // Memory beyond what that many batches take in turn is not kept.
+        while state.free.len() > state.ahead {
+            state.free.pop();
+            state.used -= self.batch_bytes();
+        }
+        self.resting.notify_all();
+        self.work.notify_all();
+    }
+
+    /// Waits until `worker`, which holds no scratch, is wanted again or everything ends.
+    pub(crate) fn rest(&self, worker: usize) {
+        let mut state = lock(&self.state);
+        while !state.stopped && worker >= state.active {
+            state = wait(&self.resting, state);
+        }
+    }
+
+    /// The next rows for `worker`, which holds `scratch` bytes; at most `rows` of them.
+    pub(crate) fn take(&self, worker: usize, scratch: u64, rows: u64, may_wait: bool) -> Next {
         let mut state = lock(&self.state);
         loop {
             if state.stopped {
                 return Next::Stop;
+            }
+            if worker >= state.active {
+                return Next::Rest;
             }
             if scratch > 0 && !state.line.is_empty() {
                 return Next::Shrink;
@@ -301,14 +337,18 @@ impl Flow {
                 continue;
             }
             // Scratch that is kept for later must not stand in the way of the next batch.
-            let starved = state.slots.len() < self.ahead.min(2) && state.line.is_empty();
+            let starved = state.slots.len() < state.ahead.min(2) && state.line.is_empty();
             if scratch > 0 && starved && state.used + self.batch_bytes() > self.limit {
                 return Next::Shrink;
             }
             if !may_wait {
                 return Next::Idle;
             }
+            let short = state.slots.len() < state.ahead
+                && (!state.line.is_empty() || state.used + self.batch_bytes() > self.limit);
+            let began = short.then(Instant::now);
             state = wait(&self.work, state);
+            state.short += began.map_or(Duration::ZERO, |began| began.elapsed());
         }
     }
 
@@ -333,7 +373,7 @@ impl Flow {
     /// Opens the batch at the cursor, if the queue and the memory have room for it.
     fn open(&self, state: &mut State) -> bool {
         // While somebody waits for scratch, memory goes there first.
-        if state.slots.len() >= self.ahead || !state.line.is_empty() || self.batches.count() == 0 {
+        if state.slots.len() >= state.ahead || !state.line.is_empty() || self.batches.count() == 0 {
             return false;
         }
         // A batch that cannot be finished would have to be thrown away again.
@@ -437,7 +477,7 @@ impl Flow {
                 state.used -= tail.len() as u64;
             }
         }
-        if state.stopped || !state.line.is_empty() || state.free.len() >= self.ahead {
+        if state.stopped || !state.line.is_empty() || state.free.len() >= state.ahead {
             drop(memory);
             state.used -= self.batch_bytes();
         } else {
@@ -697,6 +737,7 @@ impl Flow {
         }
         self.drop_free(&mut state);
         self.work.notify_all();
+        self.resting.notify_all();
         self.ready.notify_all();
     }
 
@@ -752,9 +793,11 @@ impl Flow {
             held: state.held,
             ready: state.slots.iter().filter(|slot| slot.remaining == 0).count() as u64,
             open: state.slots.len() as u64,
-            ahead: self.ahead as u64,
+            ahead: state.ahead as u64,
+            workers: state.active as u64,
             waiting_for_memory: state.line.len() as u64,
             remade: state.remade,
+            short_of_memory: state.short,
         }
     }
 }
@@ -796,8 +839,13 @@ pub struct Figures {
     pub open: u64,
     /// Batches that may be open.
     pub ahead: u64,
+    /// Workers that may take rows.
+    pub workers: u64,
     /// Rows that wait for memory.
     pub waiting_for_memory: u64,
     /// Batches thrown away for want of memory and made again.
     pub remade: u64,
+    /// Time that workers had nothing to do because there was no memory for another batch, all
+    /// together.
+    pub short_of_memory: Duration,
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::device::{ASKING, PAUSE};
-use super::flow::{Cursor, Failure, Figures};
+use super::flow::{Cursor, Failure};
+use super::monitor::{Monitor, Stats};
 use super::plan::Plan;
 use super::run::Engine;
 use crate::deliver::Batch;
@@ -17,7 +18,6 @@ use crate::deliver::device::{Device, PageLock, Returning};
 use crate::error::{Error, Result};
 use crate::image::Layout;
 use crate::layout::{BatchField, BatchLayout};
-use crate::observe;
 use crate::order::{Permutation, Pick, State};
 use crate::sample::Value;
 use crate::source::{Arrays, Source};
@@ -52,9 +52,9 @@ use crate::store::Store;
 /// ```
 #[must_use]
 pub struct Builder {
-    spec: Spec,
-    given: Vec<Arc<dyn Source>>,
-    store: Option<Arc<dyn Store>>,
+    pub(super) spec: Spec,
+    pub(super) given: Vec<Arc<dyn Source>>,
+    pub(super) store: Option<Arc<dyn Store>>,
 }
 
 macro_rules! steps {
@@ -139,7 +139,7 @@ impl Builder {
 
     /// Opens and checks everything. Nothing runs before the first batch is asked for.
     pub fn build(self) -> Result<Loader> {
-        Loader::new(Plan::new(self.spec, self.given, self.store)?)
+        Loader::of_plan(Plan::new(self.spec, self.given, self.store)?)
     }
 }
 
@@ -169,6 +169,11 @@ struct Pinning {
 }
 
 impl Loader {
+    /// The loader that a spec describes, step by step from there.
+    pub fn describe(spec: Spec) -> Builder {
+        Builder { spec, given: Vec::new(), store: None }
+    }
+
     /// A loader over a folder of class folders, a flat folder or a manifest.
     pub fn builder(source: impl Into<SourceSpec>) -> Builder {
         let spec = Spec { sources: vec![source.into()], ..Spec::default() };
@@ -183,16 +188,16 @@ impl Loader {
 
     /// A loader as a spec describes it.
     pub fn from_spec(spec: Spec) -> Result<Loader> {
-        Loader::new(Plan::new(spec, Vec::new(), None)?)
+        Loader::of_plan(Plan::new(spec, Vec::new(), None)?)
     }
 
     /// A loader as a spec describes it, with arrays of the program in place of those it names.
     pub fn from_spec_over(spec: Spec, arrays: Vec<Arrays>) -> Result<Loader> {
         let given = arrays.into_iter().map(|arrays| Arc::new(arrays) as Arc<dyn Source>).collect();
-        Loader::new(Plan::new(spec, given, None)?)
+        Loader::of_plan(Plan::new(spec, given, None)?)
     }
 
-    fn new(plan: Plan) -> Result<Loader> {
+    pub(super) fn of_plan(plan: Plan) -> Result<Loader> {
         check_cache(&plan)?;
         let quarantine = match &plan.spec.quarantine {
             None => None,
@@ -238,6 +243,17 @@ impl Loader {
     /// [`Loader::pin`] for a caller that keeps batches until they are copied.
     pub(super) fn pin_for_prefetch(&mut self, device: Arc<dyn Device>) {
         self.pinning = Some(Pinning { device, returning: None });
+    }
+
+    pub(super) fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Goes to a batch: the next iteration begins there.
+    pub(super) fn place_at(&mut self, epoch: u64, batch: u64) {
+        self.leave_parent();
+        self.go_to(epoch, batch, Vec::new());
+        self.placed = true;
     }
 
     /// How batches lie in memory.
@@ -301,12 +317,21 @@ impl Loader {
         self.next_or_stop(Some(interrupted))
     }
 
+    /// The program is done with an epoch's last batch; [`Loader::next_batch`] hears it too when it
+    /// is asked for one more. Until then nobody knows how long that step took.
+    pub fn end_epoch(&mut self) {
+        if !self.engine.is_foreign() {
+            self.engine.used(Instant::now());
+        }
+    }
+
     fn next_or_stop(
         &mut self,
         mut interrupted: Option<&mut dyn FnMut() -> bool>,
     ) -> Option<Result<Batch>> {
         self.leave_parent();
         if self.at_end {
+            self.end_epoch();
             return None;
         }
         if let Err(error) = self.take_back(&mut interrupted) {
@@ -377,6 +402,7 @@ impl Loader {
             self.failed.insert(failure.pick);
         }
         let failed = self.failed.len() as u64;
+        self.engine.note_failed(failed);
         match self.plan.spec.max_failures {
             Some(allowed) if failed > allowed => {
                 Err(Error::TooManyFailures { failed, allowed, last: Box::new(failure.error) })
@@ -406,6 +432,7 @@ impl Loader {
             let fresh = Engine::new(self.plan.clone(), cursor);
             // A device does not survive a fork, and what was on its way back is the parent's.
             self.pinning = None;
+            fresh.note_failed(self.failed.len() as u64);
             // The old one is let go without touching its locks.
             drop(std::mem::replace(&mut self.engine, fresh));
         }
@@ -413,9 +440,7 @@ impl Loader {
 
     /// Goes to the beginning of `epoch`: the next iteration is that one.
     pub fn set_epoch(&mut self, epoch: u64) {
-        self.leave_parent();
-        self.go_to(epoch, 0, Vec::new());
-        self.placed = true;
+        self.place_at(epoch, 0);
     }
 
     /// Where the run stands: after the last batch that was handed over.
@@ -445,6 +470,7 @@ impl Loader {
         }
         self.leave_parent();
         self.failed = failed;
+        self.engine.note_failed(self.failed.len() as u64);
         self.go_to(state.epoch, state.batch, state.delivered_ahead.clone());
         self.placed = true;
         Ok(())
@@ -504,28 +530,58 @@ impl Loader {
         (self.plan.rank.rank, self.plan.rank.world)
     }
 
-    /// Threads that make batches.
+    /// Threads that make batches now; 0 if the caller's own does.
     #[must_use]
     pub fn num_workers(&self) -> usize {
-        self.plan.workers
+        self.monitor().workers() as usize
+    }
+
+    /// Batches that may be open at once: in the making, or made and waiting.
+    #[must_use]
+    pub fn prefetch(&self) -> u64 {
+        self.stats().flow.ahead
+    }
+
+    /// Changes, while it runs, how many workers make batches (at most as many as the loader was
+    /// built with) and how many batches may be open. No batch changes by that. From then on a loader
+    /// with `num_workers = "auto"` adjusts nothing by itself.
+    pub fn adjust(&mut self, workers: usize, prefetch: usize) {
+        self.leave_parent();
+        self.engine.stop_tuning();
+        self.engine.adjust(workers, prefetch);
+    }
+
+    /// Writes the spec with the settings that the loader has now, so that a loader of that file has
+    /// them from its start and changes nothing: [`Loader::from_spec`] after [`Spec::from_file`]. TOML
+    /// has the reasons as comments; a name that ends in `.json` gets JSON. Arrays of the program have
+    /// to be given again.
+    pub fn freeze(&self, path: &std::path::Path) -> Result<()> {
+        let (spec, reasons) = super::online::frozen(&self.plan.spec, &self.stats().tuning);
+        spec.write_file(path, &reasons)
     }
 
     /// What happened so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let failed = self.failed.len() as u64;
-        if self.engine.is_foreign() {
-            return Stats { failed, ..Stats::default() };
-        }
-        let (work, flow, first, cached) = self.engine.figures();
-        Stats {
-            work,
-            flow,
-            first_batch_seconds: first.map(|time| time.as_secs_f64()),
-            cached_bytes: cached,
-            read_ahead: self.engine.read_ahead(),
-            failed,
-        }
+        self.engine.monitor().stats()
+    }
+
+    /// A view for other threads, such as a dashboard's: it reads while the program waits for a
+    /// batch, and holds nothing up.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        self.engine.monitor()
+    }
+
+    /// Whether workers time what they do, which they do unless told otherwise. `benches/overhead.rs`
+    /// turns it off to measure what it costs; without it nobody can say what is slow.
+    pub fn observe(&self, on: bool) {
+        self.engine.observe(on);
+    }
+
+    /// Keeps a timeline from now on: the last `most` spans of the program and of each worker.
+    pub fn record_timeline(&self, most: usize) {
+        self.engine.record(most);
     }
 }
 
@@ -535,23 +591,6 @@ impl Drop for Loader {
             returning.close();
         }
     }
-}
-
-/// What happened so far in a loader.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Stats {
-    /// Counters and times.
-    pub work: observe::Figures,
-    /// The queue and the memory.
-    pub flow: Figures,
-    /// How long the first batch took.
-    pub first_batch_seconds: Option<f64>,
-    /// Bytes in the cache.
-    pub cached_bytes: u64,
-    /// Files that the store was told of before they were read, as reads were slow.
-    pub read_ahead: u64,
-    /// Distinct samples that failed.
-    pub failed: u64,
 }
 
 /// The batches of one epoch.

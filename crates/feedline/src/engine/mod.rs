@@ -8,15 +8,21 @@
 
 mod ahead;
 mod device;
+mod diagnose;
+mod evidence;
+mod feeding;
 mod fields;
 mod flow;
 mod inspect;
 mod loader;
 #[cfg(all(test, feature = "model-check"))]
 mod model;
+mod monitor;
+mod online;
 mod pack;
 mod plan;
 mod rank;
+mod recorded;
 mod run;
 mod schedule;
 mod single;
@@ -26,12 +32,15 @@ mod verify;
 mod work;
 
 pub use device::DeviceLoader;
+pub use diagnose::Diagnose;
+pub use feeding::LoaderFeed;
 pub use flow::Figures as FlowFigures;
 pub use inspect::{
     FieldFacts, FileFacts, Inspect, Inspection, MOST_INFLATION, Mixing, Seen, SourceFacts,
 };
-pub use loader::{Builder, Epoch, Loader, Stats};
-pub use pack::{Expectation, Gain, Pack, PackOptions, Packed, transforms_until};
+pub use loader::{Builder, Epoch, Loader};
+pub use monitor::{Monitor, Stats};
+pub use pack::{Expectation, Gain, Pack, PackOptions, Packed, PackedPart, transforms_until};
 pub use plan::opening;
 pub use schedule::{Due, Schedule};
 pub use single::{Given, Ready, Stages, Workbench};

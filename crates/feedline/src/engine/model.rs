@@ -34,6 +34,8 @@ struct Scenario {
     workers: usize,
     in_order: bool,
     closing: Closing,
+    /// After each batch another number of workers and of open batches is wanted.
+    adjusted: bool,
 }
 
 impl Default for Scenario {
@@ -47,6 +49,7 @@ impl Default for Scenario {
             workers: 2,
             in_order: true,
             closing,
+            adjusted: false,
         }
     }
 }
@@ -125,13 +128,17 @@ fn make(flow: &Flow, mut slice: Slice, scenario: &Scenario, granted: &mut u64, l
     }
 }
 
-fn work(flow: &Flow, scenario: &Scenario, limit: u64) {
+fn work(flow: &Flow, number: usize, scenario: &Scenario, limit: u64) {
     let mut granted = 0;
     loop {
-        match flow.take(granted, 1, true) {
+        match flow.take(number, granted, 1, true) {
             Next::Work(slice) => make(flow, slice, scenario, &mut granted, limit),
             Next::Shrink => flow.shrink(std::mem::take(&mut granted)),
             Next::Idle => {}
+            Next::Rest => {
+                flow.shrink(std::mem::take(&mut granted));
+                flow.rest(number);
+            }
             Next::Stop => return flow.shrink(granted),
         }
     }
@@ -152,10 +159,10 @@ fn check_mixed(memory: &BatchMemory, epoch: u64, batch: u64, more: u64) {
 fn run(scenario: &Scenario, consume: impl FnOnce(&Flow)) {
     let (flow, limit) = flow(scenario);
     let workers: Vec<_> = (0..scenario.workers)
-        .map(|_| {
+        .map(|number| {
             let flow = flow.clone();
             let scenario = scenario.clone();
-            thread::spawn(move || work(&flow, &scenario, limit))
+            thread::spawn(move || work(&flow, number, &scenario, limit))
         })
         .collect();
     consume(&flow);
@@ -184,6 +191,10 @@ fn consume_all(flow: &Flow, scenario: &Scenario) {
         assert_eq!(done.epoch, number / BATCHES);
         if in_order {
             assert_eq!(done.batch, number % BATCHES);
+        }
+        if scenario.adjusted {
+            let number = number as usize;
+            flow.adjust(1 + (number * 2 + 1) % scenario.workers, 1 + number % 3);
         }
         seen.push((done.epoch, done.batch));
         if let Some((memory, epoch, batch)) = kept.take() {
@@ -317,4 +328,15 @@ fn stopping_ends_everybody_at_any_time() {
         let scenario = Scenario { memory: 2.5, scratch: [30; 2], ..Scenario::default() };
         run(&scenario, |_| thread::yield_now());
     });
+}
+
+#[test]
+fn workers_and_open_batches_may_change_at_any_time() {
+    for (memory, scratch, workers) in [(10.0, [0; 2], 3), (3.0, [60, 60], 2), (4.0, [100, 30], 3)] {
+        explore(move || {
+            let adjusted = true;
+            let scenario = Scenario { memory, scratch, workers, adjusted, ..Scenario::default() };
+            run(&scenario, |flow| consume_all(flow, &scenario));
+        });
+    }
 }

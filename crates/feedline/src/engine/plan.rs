@@ -1,9 +1,11 @@
 //! A spec made ready: everything is opened, checked and decided before anything runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use super::rank::Rank;
+use super::rank::{self, Rank};
+use super::recorded::Recorded;
+use crate::catalog::Catalog;
 use crate::decode::{self, ColorMode, DecodeOptions};
 use crate::error::{Error, Fault, Result, SampleError, SpecError, Stage};
 use crate::image::{Layout, PixelType, View};
@@ -83,6 +85,10 @@ pub(crate) struct Plan {
     pub(crate) cache_limit: u64,
     pub(crate) identity: Identity,
     pub(crate) purpose: Purpose,
+    /// What takes the place of a stage, to see what that one takes.
+    pub(crate) recorded: Option<Recorded>,
+    /// The data was packed with a crop index, once somebody asked.
+    crop_index: OnceLock<bool>,
 }
 
 impl Plan {
@@ -168,7 +174,7 @@ impl Plan {
         let rows = batches.rows(0).max(1);
         let layout = batch_layout(&spec, &fields, image.as_ref(), mixing.as_ref(), rows)?;
         let workers = match spec.num_workers {
-            Workers::Auto => tune::cores(),
+            Workers::Auto => rank::auto_workers(),
             Workers::Count(count) => count as usize,
         };
         let batch_bytes = layout.bytes() as u64;
@@ -198,6 +204,25 @@ impl Plan {
             cache_limit,
             identity,
             purpose,
+            recorded: None,
+            crop_index: OnceLock::new(),
+        })
+    }
+
+    /// Bytes that the loader was given in all: for batches, for the cache and for blocks.
+    pub(crate) fn memory_given(&self) -> u64 {
+        let in_blocks = self.sources.iter().any(|source| source.blocks().is_some());
+        let blocks = if in_blocks { opening(&self.spec).block_memory } else { 0 };
+        self.memory.saturating_add(self.cache_limit).saturating_add(blocks)
+    }
+
+    /// The first source was packed with a crop index. Its description is read once, when somebody
+    /// asks.
+    pub(crate) fn has_crop_index(&self) -> bool {
+        *self.crop_index.get_or_init(|| {
+            let path = self.spec.sources.first().and_then(|source| source.kind.path());
+            let packed = path.and_then(|path| Catalog::read(path).ok().flatten());
+            packed.is_some_and(|packed| packed.job["options"]["crop_index"] == true)
         })
     }
 
@@ -674,7 +699,7 @@ fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool) -> Result<(u64, u64)> 
     let asked = spec.memory.unwrap_or_else(|| {
         available
             .map_or(DEFAULT_MEMORY, |free| free / 4)
-            .clamp(least.max(256_000_000), DEFAULT_MEMORY.max(least))
+            .clamp(least.max(tune::LEAST_MEMORY), DEFAULT_MEMORY.max(least))
             .max(least.saturating_add(blocks))
     });
     // Asking for more than the machine or the cgroup has left ends in a kill.

@@ -1,6 +1,23 @@
 //! Which of several processes this is.
 
 use crate::error::SpecError;
+use crate::tune;
+
+/// More processes than this do not share a machine: the variable means something else.
+const MOST_PROCESSES: usize = 4096;
+
+/// Workers where nobody says how many: one for each core, which the processes that a launcher such
+/// as torchrun starts on one machine share.
+pub(crate) fn auto_workers() -> usize {
+    share_of(tune::cores(), std::env::var("LOCAL_WORLD_SIZE").ok().as_deref())
+}
+
+/// A process's share of the cores, at least one. What is no sensible number counts for nothing.
+fn share_of(cores: usize, processes: Option<&str>) -> usize {
+    let processes = processes.and_then(|text| text.trim().parse::<usize>().ok());
+    let processes = processes.filter(|count| (1..=MOST_PROCESSES).contains(count)).unwrap_or(1);
+    (cores / processes).max(1)
+}
 
 /// This process among those that share the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +106,25 @@ mod tests {
     ) -> Option<(u64, u64)> {
         let text = |t: Option<&str>| t.map(str::to_owned);
         Rank::from_parts(rank, world, text(r), text(w)).ok().map(|rank| (rank.rank, rank.world))
+    }
+
+    #[test]
+    fn processes_of_one_machine_share_its_cores() {
+        for (processes, expected) in [
+            (None, 32),
+            (Some("1"), 32),
+            (Some(" 8\n"), 4),
+            (Some("5"), 6),
+            (Some("64"), 1),
+            (Some(""), 32),
+            (Some("0"), 32),
+            (Some("-4"), 32),
+            (Some("eight"), 32),
+            (Some("99999999999999999999"), 32),
+            (Some("1000000"), 32),
+        ] {
+            assert_eq!(share_of(32, processes), expected, "{processes:?}");
+        }
     }
 
     #[test]

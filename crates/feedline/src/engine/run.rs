@@ -2,19 +2,24 @@
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::ahead::Ahead;
-use super::flow::{Closing, Cursor, Done, Figures, Flow};
+use super::flow::{Closing, Cursor, Done, Flow};
+use super::monitor::Monitor;
+use super::online::Online;
 use super::plan::Plan;
+use super::sync::{Mutex, lock};
 use super::work::{Shared, Worker, panic_text};
 use crate::deliver::{Batch, Home};
 use crate::error::{Error, Result};
-use crate::observe::{self, ConsumerCounters, WorkerCounters};
+use crate::observe::{Activity, ConsumerCounters, SlowPlaces, Span, Timeline, WorkerCounters};
 use crate::store::Cache;
+use crate::tune::Tuning;
 
 /// How long the end of an engine may take. A thread that hangs in a read is left behind: it
 /// holds nothing that anybody waits for, and ends when the read does.
@@ -29,15 +34,30 @@ impl Home for Flow {
 /// Threads that make batches, from the first one asked for until this is dropped.
 pub(super) struct Engine {
     shared: Arc<Shared>,
-    consumer: ConsumerCounters,
     threads: Vec<JoinHandle<()>>,
-    ended: Option<Receiver<()>>,
+    /// Threads tell that they ended.
+    ended: Option<(Sender<()>, Receiver<()>)>,
     /// With `num_workers = 0`: the caller's own hands.
     own: Option<Box<Worker>>,
+    /// Workers that are wanted, of those that the plan allows, and batches that may be open.
+    workers: usize,
+    open: usize,
+    /// Set if the loader adjusts itself.
+    online: Option<Online>,
     process: u32,
-    first_batch: Option<Duration>,
+    /// The batch that the program got last.
+    handed: Option<Handed>,
     /// Time that the program has waited for the next batch in calls that were called off.
     waited: Duration,
+}
+
+/// A batch that the program has.
+struct Handed {
+    /// Since when; none if it asked for more already.
+    since: Option<Instant>,
+    epoch: u64,
+    batch: u64,
+    rows: u64,
 }
 
 impl Engine {
@@ -55,23 +75,38 @@ impl Engine {
                 Cache::sharing(sizes, plan.cache_limit)
             }
         };
+        flow.adjust(plan.workers, plan.ahead);
+        let online = Online::of(&plan);
+        let tuning = Tuning {
+            auto: online.is_some(),
+            most_workers: plan.workers as u64,
+            ..Tuning::default()
+        };
+        let (workers, open) = (plan.workers, plan.ahead);
         let counters = (0..plan.workers.max(1)).map(|_| WorkerCounters::default()).collect();
         let shared = Arc::new(Shared {
             plan,
             flow: Arc::new(flow),
             caches,
             counters,
+            consumer: ConsumerCounters::default(),
+            observed: AtomicBool::new(true),
+            timeline: OnceLock::new(),
             ahead: Arc::new(Ahead::new()),
+            slow_places: SlowPlaces::default(),
+            tuning: Mutex::new(tuning),
         });
         let own = (shared.plan.workers == 0).then(|| Box::new(Worker::new(shared.clone(), 0)));
         Engine {
             shared,
-            consumer: ConsumerCounters::default(),
             threads: Vec::new(),
             ended: None,
             own,
+            workers,
+            open,
+            online,
             process: std::process::id(),
-            first_batch: None,
+            handed: None,
             waited: Duration::ZERO,
         }
     }
@@ -83,13 +118,11 @@ impl Engine {
     }
 
     fn start(&mut self) -> Result<()> {
-        if !self.threads.is_empty() || self.own.is_some() {
-            return Ok(());
-        }
-        let (ended, receiver) = channel();
-        self.ended = Some(receiver);
-        for number in 0..self.shared.plan.workers {
+        // Threads that were never wanted do not exist.
+        while self.threads.len() < self.workers {
+            let number = self.threads.len();
             let worker = Worker::new(self.shared.clone(), number);
+            let (ended, _) = self.ended.get_or_insert_with(channel);
             let guard = Ended(ended.clone());
             let flow = self.shared.flow.clone();
             let thread = std::thread::Builder::new()
@@ -103,7 +136,7 @@ impl Engine {
                 .map_err(|error| {
                     Error::System(format!(
                         "cannot start worker {number} of {}: {error}; lower num_workers",
-                        self.shared.plan.workers
+                        self.workers
                     ))
                 })?;
             self.threads.push(thread);
@@ -117,13 +150,94 @@ impl Engine {
         let own = &mut self.own;
         let in_order = self.shared.plan.spec.in_order;
         let mut help = || own.as_mut().is_some_and(|worker| worker.help());
+        self.shared.consumer.asks(self.waited);
         let done = self.shared.flow.next(in_order, &mut help, interrupted);
-        self.waited += began.elapsed();
-        let done = done?;
+        let ended = Instant::now();
+        self.waited += ended - began;
+        let done = done.inspect_err(|_| self.shared.consumer.stops_asking(self.waited))?;
         let wait = std::mem::take(&mut self.waited);
-        self.first_batch.get_or_insert(wait);
-        self.consumer.delivered(done.rows, wait);
+        let asked = ended - wait;
+        let begins = self.handed.as_ref().is_none_or(|handed| handed.epoch != done.epoch);
+        if !begins {
+            // Otherwise it was not asked for the end of the epoch before: what happens between two
+            // epochs is no training step.
+            self.used(asked);
+        }
+        self.shared.consumer.delivered(done.rows, wait, begins);
+        self.span(Activity::Wait, asked, ended, done.batch);
+        self.handed = Some(Handed {
+            since: Some(Instant::now()),
+            epoch: done.epoch,
+            batch: done.batch,
+            rows: done.rows,
+        });
+        if self.online.as_ref().is_some_and(|online| online.is_due(ended)) {
+            self.tune(ended);
+        }
         Ok(done)
+    }
+
+    /// The program asks for more, and so is done with the batch that it has.
+    pub(super) fn used(&mut self, asked: Instant) {
+        let Some(handed) = &mut self.handed else { return };
+        let Some(since) = handed.since.take() else { return };
+        let (batch, rows) = (handed.batch, handed.rows);
+        self.shared.consumer.stepped(rows, asked.saturating_duration_since(since));
+        self.span(Activity::Step, since, asked, batch);
+    }
+
+    fn span(&self, activity: Activity, from: Instant, to: Instant, batch: u64) {
+        if let Some(timeline) = self.shared.timeline.get() {
+            let (begin, end) = (timeline.at(from), timeline.at(to));
+            timeline.program().push(Span { activity, begin, end, batch });
+        }
+    }
+
+    /// Changes the number of workers, within what the plan allows, and of batches that may be open.
+    /// What a batch holds does not change.
+    pub(super) fn adjust(&mut self, workers: usize, open: usize) {
+        self.workers = workers.clamp(1, self.shared.plan.workers.max(1));
+        if self.shared.plan.workers == 0 {
+            self.workers = 0;
+        }
+        self.open = open.max(1);
+        self.shared.flow.adjust(self.workers, self.open);
+    }
+
+    /// The program chose itself: nothing is adjusted any more.
+    pub(super) fn stop_tuning(&mut self) {
+        self.online = None;
+        lock(&self.shared.tuning).auto = false;
+    }
+
+    fn tune(&mut self, now: Instant) {
+        let Some(online) = &mut self.online else { return };
+        let Some(decision) = online.look(now, &self.shared) else { return };
+        let (workers, open) = online.wanted();
+        lock(&self.shared.tuning).note(decision);
+        if (workers, open) != (self.workers, self.open) {
+            self.adjust(workers, open);
+        }
+    }
+
+    /// Keeps the last `most` spans of the program and of each worker from now on.
+    pub(super) fn record(&self, most: usize) {
+        self.shared.timeline.get_or_init(|| Timeline::new(self.shared.counters.len(), most));
+    }
+
+    /// Whether workers time what they do.
+    pub(super) fn observe(&self, on: bool) {
+        self.shared.observed.store(on, Ordering::Relaxed);
+    }
+
+    /// So many distinct samples have failed by now.
+    pub(super) fn note_failed(&self, samples: u64) {
+        self.shared.consumer.failed(samples);
+    }
+
+    /// A view of this engine for other threads.
+    pub(super) fn monitor(&self) -> Monitor {
+        Monitor::over(self.shared.clone(), self.process)
     }
 
     /// Where batches' memory goes.
@@ -173,21 +287,6 @@ impl Engine {
     pub(super) fn is_at(&self, epoch: u64, batch: u64) -> bool {
         self.shared.flow.is_at(epoch, batch)
     }
-
-    /// Files that the store was told of before they were read.
-    pub(super) fn read_ahead(&self) -> u64 {
-        self.shared.ahead.hints()
-    }
-
-    pub(super) fn figures(&self) -> (observe::Figures, Figures, Option<Duration>, u64) {
-        let cached = self.shared.caches.first().map_or(0, Cache::used);
-        (
-            observe::figures(&self.consumer, &self.shared.counters),
-            self.shared.flow.figures(),
-            self.first_batch,
-            cached,
-        )
-    }
 }
 
 /// Tells that a thread ended, however it did.
@@ -215,7 +314,7 @@ impl Drop for Engine {
         let deadline = Instant::now() + PARTING;
         self.shared.ahead.stop(deadline);
         let mut left = self.threads.len();
-        if let Some(ended) = &self.ended {
+        if let Some((_, ended)) = &self.ended {
             while left > 0
                 && ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok()
             {

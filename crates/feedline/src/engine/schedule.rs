@@ -1,11 +1,10 @@
 //! The order of a loader by itself, for a program that makes the samples.
 
 use super::plan::identity_of;
-use super::rank::Rank;
+use super::rank::{self, Rank};
 use crate::error::{Error, Result, SpecError};
 use crate::order::{Batches, Identity, Order, Pick, Row, State};
 use crate::spec::{Spec, Workers};
-use crate::tune;
 
 /// A row of a batch and the sample that belongs there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +86,7 @@ impl Schedule {
     #[must_use]
     pub fn num_workers(&self) -> usize {
         match self.spec.num_workers {
-            Workers::Auto => tune::cores(),
+            Workers::Auto => rank::auto_workers(),
             Workers::Count(count) => count as usize,
         }
     }

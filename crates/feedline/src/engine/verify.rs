@@ -77,7 +77,7 @@ impl Verify {
             }
             progress(verified.samples);
         }
-        verified.bytes = engine.figures().0.bytes_read;
+        verified.bytes = engine.monitor().stats().work.bytes_read;
         Ok(verified)
     }
 }

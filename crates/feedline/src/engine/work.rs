@@ -2,18 +2,24 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::ahead::{Ahead, Reads};
 use super::fields::{self, Hindrance};
 use super::flow::{Failure, Flow, Grant, Next, Outcome, Slice, held_message};
 use super::plan::{ImageField, Pixels, Plan, Purpose};
+use super::recorded::DecodedImage;
+use super::sync::Mutex;
 use crate::buffer::Slab;
 use crate::decode::{self, Decoder, Header};
 use crate::error::{Error, Fault, SampleError, Stage};
 use crate::image::{self, Image, PixelType, Scratch, View};
-use crate::observe::{Part, Stopwatch, WorkerCounters};
+use crate::observe::{
+    Activity, ConsumerCounters, Look, Pace, Part, SlowPlaces, Span, Stopwatch, Timeline, Times,
+    WorkerCounters, thread_cpu,
+};
 use crate::order::{EpochOrder, Pick};
 use crate::sample::{Room, Value};
 use crate::source::Source;
@@ -21,6 +27,7 @@ use crate::spec::OnError;
 use crate::spec::read::show_bytes;
 use crate::store::Cache;
 use crate::transform::ImageShape;
+use crate::tune::Tuning;
 
 /// What a slice should take: long enough to make the lock cheap, short enough to share.
 const SLICE: Duration = Duration::from_millis(1);
@@ -32,6 +39,9 @@ const SUBSTITUTES: u32 = 32;
 /// One of so many small samples is timed part by part; samples above 50 µs are all timed.
 const TIMED: u64 = 16;
 
+/// Of one in so many of those it is asked whether reading waited or worked.
+const ON_CORE: u64 = 8;
+
 /// What the workers of an engine share.
 pub(super) struct Shared {
     pub(super) plan: Arc<Plan>,
@@ -39,7 +49,15 @@ pub(super) struct Shared {
     /// One for each source, if samples are kept.
     pub(super) caches: Vec<Cache>,
     pub(super) counters: Vec<WorkerCounters>,
+    pub(super) consumer: ConsumerCounters,
+    /// Whether workers time what they do; off only to measure what that costs.
+    pub(super) observed: AtomicBool,
+    /// Set if what happens when is to be kept.
+    pub(super) timeline: OnceLock<Timeline>,
     pub(super) ahead: Arc<Ahead>,
+    pub(super) slow_places: SlowPlaces,
+    /// What was changed while it runs.
+    pub(super) tuning: Mutex<Tuning>,
 }
 
 /// A worker's own memory.
@@ -54,6 +72,7 @@ pub(super) struct Worker {
     /// Mean time of a sample, to size slices by.
     mean: Duration,
     reads: Reads,
+    pace: Pace,
 }
 
 /// Bytes that one sample takes.
@@ -80,6 +99,13 @@ struct Sample<'a, 'w> {
 impl Sample<'_, '_> {
     fn transform(&mut self, mut image: Image<'_>) -> Result<(), Trouble> {
         let chain = &self.plan.chain;
+        if let Some(row) = self.plan.recorded.as_ref().and_then(|all| all.rows.get(&self.draws))
+            && row.len() == self.out.len()
+        {
+            self.out.copy_from_slice(row);
+            self.watch.lap(Part::Transform);
+            return Ok(());
+        }
         let (whole, channels) = (image.excerpt(), image.view().channels);
         let shape = ImageShape { height: whole.height, width: whole.width, channels };
         let pixel_type = image.pixel_type();
@@ -135,6 +161,7 @@ impl Worker {
             granted: 0,
             mean: Duration::from_micros(100),
             reads: Reads::default(),
+            pace: Pace::default(),
         }
     }
 
@@ -143,12 +170,16 @@ impl Worker {
         let shared = self.shared.clone();
         loop {
             let began = Instant::now();
-            let next = shared.flow.take(self.granted, self.slice_rows(), true);
+            let next = shared.flow.take(self.number, self.granted, self.slice_rows(), true);
             shared.counters[self.number].idle(began.elapsed());
             match next {
                 Next::Work(slice) => self.make(slice),
                 Next::Shrink => self.give_scratch_back(),
                 Next::Idle => {}
+                Next::Rest => {
+                    self.give_scratch_back();
+                    shared.flow.rest(self.number);
+                }
                 Next::Stop => return self.give_scratch_back(),
             }
         }
@@ -156,7 +187,7 @@ impl Worker {
 
     /// Does one slice if there is one to do.
     pub(super) fn help(&mut self) -> bool {
-        match self.shared.flow.take(self.granted, self.slice_rows(), false) {
+        match self.shared.flow.take(self.number, self.granted, self.slice_rows(), false) {
             Next::Work(slice) => {
                 self.make(slice);
                 true
@@ -165,7 +196,7 @@ impl Worker {
                 self.give_scratch_back();
                 true
             }
-            Next::Idle | Next::Stop => false,
+            Next::Idle | Next::Rest | Next::Stop => false,
         }
     }
 
@@ -180,16 +211,22 @@ impl Worker {
     }
 
     fn make(&mut self, mut slice: Slice) {
-        let began = Instant::now();
         let shared = self.shared.clone();
+        let observed = shared.observed.load(Ordering::Relaxed);
+        let (began, cpu) = (Instant::now(), observed.then(thread_cpu));
         let order = shared.plan.order.epoch(slice.epoch);
         let draws = crate::random::key(shared.plan.spec.seed, slice.epoch, 0);
         let rows = slice.writer.rows();
         let mut outcome = Outcome::default();
         let every = if self.mean > Duration::from_micros(50) { 1 } else { TIMED };
         for row in rows.clone() {
-            let timed = (row as u64).is_multiple_of(every);
-            match self.make_row(&shared.plan, &order, draws, &mut slice, row, timed, &mut outcome) {
+            let look = match (row as u64).is_multiple_of(every) {
+                _ if !observed => Look::Away,
+                true if every == 1 && (row as u64).is_multiple_of(ON_CORE) => Look::Cores,
+                true => Look::Times,
+                false => Look::Away,
+            };
+            match self.make_row(&shared.plan, &order, draws, &mut slice, row, look, &mut outcome) {
                 Ok(()) => {}
                 Err(Some(error)) => {
                     outcome.error.get_or_insert((row as u64, error));
@@ -198,9 +235,11 @@ impl Worker {
             }
         }
         let time = began.elapsed();
+        let cpu = cpu.map_or(Duration::ZERO, |before| thread_cpu().saturating_sub(before));
+        let times = Times { wall: time, cpu };
         // A mean that follows within a few slices and is not thrown by one.
         self.mean = (self.mean * 3 + time / (rows.len().max(1) as u32)) / 4;
-        shared.counters[self.number].finished(rows.len() as u64, time);
+        shared.counters[self.number].finished(rows.len() as u64, times);
         if let Some(mut whole) = shared.flow.finish(slice, outcome) {
             mix(&shared.plan, &mut whole);
             // All rows were in hand, so there is nothing more to close.
@@ -218,7 +257,7 @@ impl Worker {
         draws: u64,
         slice: &mut Slice,
         row: usize,
-        timed: bool,
+        look: Look,
         outcome: &mut Outcome,
     ) -> Result<(), Option<Error>> {
         // The row that nobody sees is another rank's, and its failures are counted there.
@@ -237,7 +276,7 @@ impl Worker {
                 (draws, place.draws),
                 slice,
                 row,
-                timed,
+                look,
             ) {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Fault(stage, fault)) => (stage, fault),
@@ -288,7 +327,13 @@ impl Worker {
         if grant == Grant::Granted {
             self.granted = need;
         }
-        self.shared.counters[self.number].waited_for_memory(began.elapsed());
+        let ended = Instant::now();
+        self.shared.counters[self.number].waited_for_memory(ended - began);
+        if let Some(timeline) = self.shared.timeline.get() {
+            let (begin, end) = (timeline.at(began), timeline.at(ended));
+            let span = Span { activity: Activity::Memory, begin, end, batch: slice.batch };
+            timeline.worker(self.number).into_iter().for_each(|lane| lane.push(span));
+        }
         grant
     }
 
@@ -299,10 +344,14 @@ impl Worker {
         draws: (u64, u64),
         slice: &mut Slice,
         row: usize,
-        timed: bool,
+        look: Look,
     ) -> Result<(), Trouble> {
         let shared = self.shared.clone();
-        let mut watch = Stopwatch::start(&shared.counters[self.number], timed);
+        let recorder = shared
+            .timeline
+            .get()
+            .and_then(|timeline| Some((timeline, timeline.worker(self.number)?, slice.batch)));
+        let mut watch = Stopwatch::start(&shared.counters[self.number], look, recorder);
         // A panic in a decoder is that sample's error. What it left behind is thrown away.
         let made = catch_unwind(AssertUnwindSafe(|| {
             self.make_fields(plan, pick, draws, slice, row, &mut watch)
@@ -374,13 +423,32 @@ impl Worker {
         }
         watch.counters().read(length as u64);
         let time = watch.lap(Part::Read);
-        self.note_read(time, length);
+        self.note_read(plan, (pick, field), time, length);
         Ok(())
     }
 
-    /// Slow reads make the engine look ahead.
-    fn note_read(&mut self, time: Option<Duration>, length: usize) {
+    /// Slow reads make the engine look ahead, and the places of the slowest are kept.
+    fn note_read(
+        &mut self,
+        plan: &Plan,
+        (pick, field): (Pick, usize),
+        time: Option<Duration>,
+        length: usize,
+    ) {
         let shared = self.shared.clone();
+        let places = &shared.slow_places;
+        if let Some(time) = time {
+            let slow = self.pace.note(time);
+            if (slow || places.any())
+                && let Ok(Value::File(location)) =
+                    plan.sources[pick.source].value(pick.index, field)
+            {
+                match slow {
+                    true => places.slow(&location, time, &self.pace),
+                    false => places.other(&location),
+                }
+            }
+        }
         if time.is_some_and(|time| self.reads.note(time, length)) {
             shared.ahead.begin(&shared, length);
         }
@@ -427,7 +495,7 @@ impl Worker {
                 let made = self.read(plan, sample.pick, value, &mut slab).and_then(|length| {
                     sample.watch.counters().read(length as u64);
                     let time = sample.watch.lap(Part::Read);
-                    self.note_read(time, length);
+                    self.note_read(plan, (sample.pick, field.field), time, length);
                     let held = slab.len();
                     let bytes = slab.at_least(length).map_err(in_read)?;
                     self.make_from_encoded(sample, bytes, Some(held), cache)
@@ -461,6 +529,9 @@ impl Worker {
         cache: Option<&Cache>,
     ) -> Result<(), Trouble> {
         let plan = sample.plan;
+        if let Some(decoded) = plan.recorded.as_ref().and_then(|all| all.image(sample.draws.1)) {
+            return self.make_from_recorded(sample, decoded, slab);
+        }
         let (header, shape) = self.prepare(plan, bytes, slab)?;
         if plan.purpose == Purpose::Check {
             let decoded = self.decoder.decode(bytes, &header, &plan.decode, &mut self.scratch);
@@ -491,6 +562,26 @@ impl Worker {
             .decoder
             .decode_part(bytes, &header, &plan.decode, Some(wanted), &mut self.scratch)
             .map_err(in_decode)?;
+        sample.watch.lap(Part::Decode);
+        sample.transform(image)
+    }
+
+    /// What decoding gave before stands for what it would give.
+    fn make_from_recorded(
+        &mut self,
+        sample: &mut Sample<'_, '_>,
+        decoded: &DecodedImage,
+        slab: Option<usize>,
+    ) -> Result<(), Trouble> {
+        let DecodedImage { pixels, view, excerpt, draws } = decoded;
+        let (height, width, channels) = (excerpt.height, excerpt.width, view.channels);
+        let shape = ImageShape { height, width, channels };
+        let rest = sample.plan.chain.scratch(shape, PixelType::U8);
+        let encoded = slab.unwrap_or(self.encoded.len());
+        self.reserve(Need { encoded, rest, ..Need::default() }, encoded)?;
+        let image = Image::borrowed(&mut self.scratch, image::Pixels::U8(pixels), *view);
+        let image = image.map_err(in_decode)?.as_excerpt(*excerpt);
+        sample.draws = *draws;
         sample.watch.lap(Part::Decode);
         sample.transform(image)
     }

@@ -23,12 +23,14 @@ pub mod sample_photos;
 pub mod shards;
 mod stretch;
 pub mod tar;
+mod temporary;
 pub mod tfrecord;
 mod writer;
 pub mod zarr;
 
 pub use datum::Datum;
 pub use sample_photos::{SamplePhotos, Summary};
+pub use temporary::TemporaryFolder;
 pub use writer::{Writer, WriterOptions, Written};
 
 use std::path::Path;

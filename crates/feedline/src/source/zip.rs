@@ -246,20 +246,11 @@ mod tests {
 
     use super::*;
     use crate::error::Fault;
-    use crate::sample::{Room, Value};
+    use crate::sample::{Grown, Value};
     use crate::source::Source;
 
     const WITH: Opening<'static> =
         Opening { image_extensions: &["jpg", "png"], block_memory: 1 << 20, is_image: |_| false };
-
-    struct Taken(Vec<u8>);
-
-    impl Room for Taken {
-        fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
-            self.0 = vec![0; bytes as usize];
-            Ok(&mut self.0)
-        }
-    }
 
     fn archive(files: &[(&str, &[u8])], method: CompressionMethod, large: bool) -> Vec<u8> {
         let mut writer = ZipWriter::new(std::io::Cursor::new(Vec::new()));
@@ -288,9 +279,9 @@ mod tests {
                 Ok(bytes[start as usize..(start + length) as usize].to_vec())
             }
             _ => {
-                let mut taken = Taken(Vec::new());
+                let mut taken = Grown::default();
                 source.read(index, 0, &mut taken)?;
-                Ok(taken.0)
+                Ok(taken.bytes)
             }
         }
     }

@@ -52,6 +52,66 @@ impl Spec {
         }
         Ok(spec)
     }
+
+    /// As TOML, with a comment above each of the keys that there is a reason for.
+    #[must_use]
+    pub fn to_toml_with(&self, reasons: &[(String, String)]) -> String {
+        let mut text = String::new();
+        let mut in_tables = false;
+        for line in self.to_toml().lines() {
+            in_tables |= line.starts_with('[');
+            let reason = reasons.iter().find(|(key, _)| {
+                let rest = line.strip_prefix(key.as_str());
+                !in_tables && rest.is_some_and(|rest| rest.trim_start().starts_with('='))
+            });
+            if let Some((_, reason)) = reason {
+                text += &format!("# {}\n", reason.replace(['\n', '\r'], " "));
+            }
+            text += line;
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The text of a file that [`Spec::from_file`] reads, wherever it lies: paths in it are
+    /// absolute. JSON if the file's name ends in `.json`, else TOML.
+    pub fn for_elsewhere(&self, path: &Path) -> Result<String> {
+        self.for_elsewhere_with(path, &[])
+    }
+
+    fn for_elsewhere_with(&self, path: &Path, reasons: &[(String, String)]) -> Result<String> {
+        let failed =
+            |source| Error::Io { what: "cannot write the spec", path: path.to_owned(), source };
+        let here = std::env::current_dir().map_err(failed)?;
+        let mut spec = self.clone();
+        spec.sources.iter_mut().for_each(|source| source.resolve(&here));
+        spec.quarantine.iter_mut().for_each(|path| resolve(path, &here));
+        let paths = spec.sources.iter().filter_map(|source| source.kind.path());
+        if let Some(odd) = paths.chain(spec.quarantine.as_deref()).find(|p| p.to_str().is_none()) {
+            return Err(Error::Source {
+                what: odd.display().to_string(),
+                problem: "has a name that is not UTF-8, which a spec cannot hold".to_owned(),
+            });
+        }
+        let json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
+        Ok(if json { format!("{:#}\n", spec.to_value()) } else { spec.to_toml_with(reasons) })
+    }
+
+    /// Writes the text of [`Spec::for_elsewhere`] into the file; TOML has the reasons as comments.
+    pub fn write_file(&self, path: &Path, reasons: &[(String, String)]) -> Result<()> {
+        let failed =
+            |source| Error::Io { what: "cannot write the spec", path: path.to_owned(), source };
+        let text = self.for_elsewhere_with(path, reasons)?;
+        // What is seen at the path is whole.
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(format!(".{}.partial", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let written = std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&partial);
+        }
+        written.map_err(failed)
+    }
 }
 
 impl SourceSpec {
@@ -106,6 +166,28 @@ mod tests {
         std::fs::write(&json, "{").unwrap();
         assert!(Spec::from_file(&json).unwrap_err().to_string().contains("not valid JSON"));
         assert!(matches!(Spec::from_file(folder.join("none.toml")), Err(Error::Io { .. })));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_spec_with_reasons_is_read_back() {
+        let folder = std::env::temp_dir().join(format!("feedline-frozen-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = "source = 'photos'\nnum_workers = 3\nbatch_size = 4\n[[transforms]]\nop = 'Resize'\nsize = 3";
+        let mut spec = Spec::from_toml(text).unwrap();
+        let reasons = [("num_workers".to_owned(), "the fewest\nthat do".to_owned())];
+        let toml = folder.join("a.toml");
+        spec.write_file(&toml, &reasons).unwrap();
+        let written = std::fs::read_to_string(&toml).unwrap();
+        assert!(written.contains("# the fewest that do\nnum_workers = 3\n"), "{written}");
+        let json = folder.join("a.json");
+        spec.write_file(&json, &reasons).unwrap();
+        let here = std::env::current_dir().unwrap();
+        spec.sources[0].resolve(&here);
+        assert_eq!(Spec::from_file(&toml).unwrap(), spec);
+        assert_eq!(Spec::from_file(&json).unwrap(), spec);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2, "nothing else is left there");
+        assert!(spec.write_file(&folder.join("none/a.toml"), &[]).is_err());
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -23,6 +23,7 @@
 mod file;
 mod op;
 pub mod read;
+pub mod show;
 mod source;
 mod write;
 
@@ -200,7 +201,8 @@ pub enum LastBatch {
 /// How many threads make batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Workers {
-    /// One for each core this process may use.
+    /// One for each core this process may use; processes of one machine (`LOCAL_WORLD_SIZE`) share
+    /// its cores.
     #[default]
     Auto,
     /// So many; 0 makes batches in the caller's thread.

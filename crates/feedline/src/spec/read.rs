@@ -1,5 +1,7 @@
 //! Reads plain data (TOML, JSON, Python dicts) key by key, so that every mistake can be named.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
 use crate::error::SpecError;
@@ -208,6 +210,26 @@ fn quoted(names: &[&str]) -> String {
     names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
 }
 
+/// Reads `20ms`, `0.5s`, `2min` or a number of seconds; a day at most.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let unit = match text[split..].trim() {
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "min" => 60.0,
+        other => return Err(format!("unknown unit {other:?}; allowed: us, ms, s, min")),
+    };
+    text[..split]
+        .parse::<f64>()
+        .ok()
+        // A day: longer is a slip.
+        .filter(|number| number * unit <= 86_400.0)
+        .map(|number| Duration::from_secs_f64(number * unit))
+        .ok_or_else(|| "expected a duration such as 20ms, 0.5s or 2 (seconds)".to_owned())
+}
+
 /// "2GB", "1.5 GiB", "300kB", "17": decimal and binary units, case ignored.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Option<u64> {
@@ -245,10 +267,31 @@ pub fn show_bytes(bytes: u64) -> String {
     format!("{value:.1} TB")
 }
 
+/// A count for people: "12,345".
+#[must_use]
+pub fn show_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn counts() {
+        let shown = [0, 999, 1000, 12_345, 100_000, 1_234_567].map(show_count);
+        assert_eq!(shown, ["0", "999", "1,000", "12,345", "100,000", "1,234,567"]);
+        assert_eq!(show_count(u64::MAX), "18,446,744,073,709,551,615");
+    }
 
     #[test]
     fn sizes() {
@@ -282,5 +325,15 @@ mod tests {
             error.to_string(),
             r#"run.layout = "cwh": is not allowed; allowed: "chw", "hwc"; did you mean "chw"?"#
         );
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("20ms"), Ok(Duration::from_millis(20)));
+        assert_eq!(parse_duration("0.5 s"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
+        for wrong in ["", "ms", "-1s", "1h", "1e99", "99999min"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -82,15 +82,7 @@ impl Store for Files {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Grown(Vec<u8>);
-
-    impl Room for Grown {
-        fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
-            self.0 = vec![0; bytes as usize];
-            Ok(&mut self.0)
-        }
-    }
+    use crate::sample::Grown;
 
     #[test]
     fn parts_are_read_from_one_open_file_and_too_many_are_closed() {
@@ -103,17 +95,17 @@ mod tests {
             std::fs::write(folder.join(&name), format!("{number:08}")).unwrap();
             let path = Path::new(&name);
             let part = |range| Location { root: &folder, path, range, stamp: None };
-            let mut room = Grown(Vec::new());
+            let mut room = Grown::default();
             files.read(&part(Some((4, 4))), &mut room).unwrap();
-            assert_eq!(room.0, format!("{:04}", number % 10_000).as_bytes());
+            assert_eq!(room.bytes, format!("{:04}", number % 10_000).as_bytes());
             assert!(files.read(&part(Some((4, 5))), &mut room).is_err());
             files.read(&part(None), &mut room).unwrap();
-            assert_eq!(room.0.len(), 8);
+            assert_eq!(room.bytes.len(), 8);
         }
         assert_eq!(files.open.read().unwrap().len(), MOST);
         let range = Some((0, 1));
         let part = Location { root: &folder, path: Path::new(""), range, stamp: None };
-        assert!(files.read(&part, &mut Grown(Vec::new())).is_err(), "a folder");
+        assert!(files.read(&part, &mut Grown::default()).is_err(), "a folder");
         std::fs::remove_dir_all(folder).unwrap();
     }
 
@@ -124,8 +116,8 @@ mod tests {
         let stamp = || Some(catalog::stamp(&File::open(&path).unwrap()).unwrap());
         let read = |files: &Files, stamp| {
             let part = Location { root: Path::new(""), path: &path, range: Some((0, 3)), stamp };
-            let mut room = Grown(Vec::new());
-            files.read(&part, &mut room).map(|()| room.0)
+            let mut room = Grown::default();
+            files.read(&part, &mut room).map(|()| room.bytes)
         };
         std::fs::write(&path, "one").unwrap();
         let (old, first) = (Files::default(), stamp());

@@ -3,10 +3,12 @@
 mod cache;
 mod files;
 mod local;
+mod rehearsal;
 
 pub use cache::{Cache, Cached};
 pub use files::Files;
 pub use local::Local;
+pub use rehearsal::{Delayed, Throttled};
 
 use crate::error::Fault;
 use crate::sample::{Location, Room};

@@ -8,6 +8,7 @@ use crate::catalog::Catalog;
 use crate::engine::trial;
 use crate::error::Result;
 use crate::order::Permutation;
+use crate::pack::TemporaryFolder;
 use crate::spec::{OnError, OpSpec, SourceKind, Spec, Subset, Workers};
 
 /// Samples that stand for all.
@@ -66,33 +67,49 @@ fn foretell_bytes(rounds: &[(f64, f64)], samples: f64, before: f64) -> f64 {
     }
 }
 
-/// A folder that goes when it is no longer used.
-struct Temporary(PathBuf);
+/// A folder with some samples, packed. It goes when this is dropped.
+#[derive(Debug)]
+pub struct PackedPart {
+    /// Also holds what is on its way to become the folder.
+    _around: TemporaryFolder,
+    folder: PathBuf,
+    chosen: Vec<u64>,
+}
 
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-        let mut partial = self.0.clone().into_os_string();
-        partial.push(".partial");
-        let _ = std::fs::remove_dir_all(partial);
+impl PackedPart {
+    fn new() -> Result<Self> {
+        let around = TemporaryFolder::new("trial")?;
+        let folder = around.path().join("packed");
+        Ok(PackedPart { _around: around, folder, chosen: Vec::new() })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The numbers that its samples have in the source.
+    #[must_use]
+    pub fn chosen(&self) -> &[u64] {
+        &self.chosen
     }
 }
 
 impl Pack {
     /// Packs some samples into a temporary folder and loads them from both places: a second or two.
     pub fn expect(&self) -> Result<Expectation> {
-        let name = format!("feedline-trial-{}-{:p}", std::process::id(), self);
-        let folder = Temporary(std::env::temp_dir().join(name));
+        let part = PackedPart::new()?;
         let all = self.source.len().min(SAMPLE);
         // Samples with seconds and with bytes of each round: the first few tell whether there is
         // time for more. Two are needed to tell what grows with the samples.
         let (mut rounds, mut sizes) = (Vec::new(), Vec::new());
         let mut count = (self.workers as u64).min(all / 2).max(1);
         let (chosen, written) = loop {
-            let _ = std::fs::remove_dir_all(&folder.0);
+            let _ = std::fs::remove_dir_all(&part.folder);
             let chosen = self.spread(count);
             let began = Instant::now();
-            let written = self.write(&folder.0, Some(&chosen), &|_| (), &|| false)?;
+            let written = self.write(&part.folder, Some(&chosen), &|_| (), &|| false)?;
             let took = began.elapsed();
             rounds.push((chosen.len() as f64, took.as_secs_f64()));
             sizes.push((chosen.len() as f64, written.after as f64));
@@ -109,8 +126,27 @@ impl Pack {
             before: before as u64,
             after: foretell_bytes(&sizes, samples, before) as u64,
             seconds: foretell(&rounds, samples),
-            gain: self.gain(&folder.0, &chosen, false),
+            gain: self.gain(&part.folder, &chosen, false),
         })
+    }
+
+    /// Packs some samples into a temporary folder.
+    pub(in crate::engine) fn some(&self, count: u64) -> Result<PackedPart> {
+        self.part(count, &|_| (), &|| false)
+    }
+
+    /// Packs `count` samples of all parts of the source into a temporary folder. `progress` hears how
+    /// many are done; it ends early, with an error, when `stop` says so.
+    pub fn part(
+        &self,
+        count: u64,
+        progress: &(dyn Fn(u64) + Sync),
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<PackedPart> {
+        let mut part = PackedPart::new()?;
+        part.chosen = self.spread(count);
+        self.write(&part.folder, Some(&part.chosen), progress, stop)?;
+        Ok(part)
     }
 
     /// What loading does in a trial, in words.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::{Value as Json, json};
 
 use self::convert::Picture;
-pub use self::gain::{Expectation, Gain};
+pub use self::gain::{Expectation, Gain, PackedPart};
 pub use self::options::{PackOptions, transforms_until};
 use self::targets::Targets;
 use self::work::Work;
@@ -156,6 +156,27 @@ impl Pack {
         self.workers
     }
 
+    /// Refuses a folder that is the data set's own or lies inside it, where what is written would
+    /// be taken for samples of the set.
+    pub fn check_destination(&self, destination: &Path) -> Result<()> {
+        // What is no folder of samples cannot have another among them.
+        let Some(data) = self.path.canonicalize().ok().filter(|data| data.is_dir()) else {
+            return Ok(());
+        };
+        let asked = std::path::absolute(destination).unwrap_or_else(|_| destination.to_owned());
+        let found = asked.ancestors().find_map(|part| part.canonicalize().ok());
+        if !found.is_some_and(|folder| folder.starts_with(&data)) {
+            return Ok(());
+        }
+        Err(Error::Source {
+            what: destination.display().to_string(),
+            problem: format!(
+                "lies inside of {}, which is to be packed, and would become a part of it: choose a folder beside it",
+                self.path.display()
+            ),
+        })
+    }
+
     /// Packs all samples into `destination`. `progress` hears how many are done; the work is
     /// called off when `stop` says so, and goes on from there when it is asked for again.
     pub fn run(
@@ -164,6 +185,7 @@ impl Pack {
         progress: &(dyn Fn(u64) + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Packed> {
+        self.check_destination(destination)?;
         self.write(destination, None, progress, stop)
     }
 

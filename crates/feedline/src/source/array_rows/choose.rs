@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Array, Column, Element, Files, Grown, MOST_ARRAYS, Rows, Store};
+use super::{Array, Column, Element, Files, MOST_ARRAYS, Rows, Store};
 use crate::error::{Error, Result};
-use crate::sample::{Field, FieldKind};
+use crate::sample::{Field, FieldKind, Grown};
 use crate::source::{BlockCache, Opening, Source};
 use crate::spec::{FieldChoice, FieldRole};
 
@@ -216,7 +216,7 @@ impl Rows {
     fn find_images(&mut self, choices: &[FieldChoice], with: &Opening<'_>) -> Result<()> {
         for field in 0..self.fields.len() {
             let looks = self.fields[field].kind == FieldKind::Bytes && {
-                let mut first = Grown { bytes: Vec::new(), limit: LOOK };
+                let mut first = Grown::at_most(LOOK);
                 self.read(0, field, &mut first).is_ok() && (with.is_image)(&first.bytes)
             };
             let kind = role(self.fields[field].kind.clone(), choices.get(field), looks);

@@ -192,19 +192,11 @@ pub(in crate::source) fn from_numpy(text: &str) -> Result<Element, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Kept(Vec<u8>);
-
-    impl Room for Kept {
-        fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
-            self.0 = vec![0; bytes as usize];
-            Ok(&mut self.0)
-        }
-    }
+    use crate::sample::Grown;
 
     fn made(element: &Element, stored: &[u8]) -> Result<Vec<u8>, Fault> {
-        let mut kept = Kept(Vec::new());
-        element.convert(stored, &mut kept).map(|()| kept.0)
+        let mut kept = Grown::default();
+        element.convert(stored, &mut kept).map(|()| kept.bytes)
     }
 
     #[test]

@@ -224,24 +224,6 @@ pub(super) struct Rows {
     fingerprint: u64,
 }
 
-/// A vector that takes what a field turns out to have.
-pub(super) struct Grown {
-    /// The bytes.
-    pub bytes: Vec<u8>,
-    /// More than this is refused.
-    pub limit: u64,
-}
-
-impl Room for Grown {
-    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
-        if bytes > self.limit {
-            return Err(Fault::TooLarge(format!("{bytes} bytes")));
-        }
-        self.bytes.resize(bytes as usize, 0);
-        Ok(&mut self.bytes)
-    }
-}
-
 impl Rows {
     fn problem(&self, problem: String) -> Error {
         Error::Source { what: self.what.clone(), problem }

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::*;
 use crate::error::Fault;
-use crate::sample::{FieldKind, Value};
-use crate::source::array_rows::Grown;
+use crate::sample::{FieldKind, Grown, Value};
 
 /// A folder that goes away.
 pub(in crate::source) struct Folder(pub PathBuf);
@@ -61,7 +60,7 @@ pub(in crate::source) fn bytes(
             Ok(out)
         }
         Value::Made => {
-            let mut grown = Grown { bytes: Vec::new(), limit: 1 << 26 };
+            let mut grown = Grown::at_most(1 << 26);
             source.read(index, field, &mut grown)?;
             Ok(grown.bytes)
         }

@@ -1,0 +1,71 @@
+//! Reads on their own: one at a time, then several at once.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::engine::plan::Plan;
+use crate::sample::{Grown, Value};
+use crate::tune::{ReadProbe, Spread};
+
+/// Readers at once.
+const READERS: u64 = 4;
+
+/// Reads of each kind that are enough, and that are needed.
+const ENOUGH: usize = 64;
+const NEEDED: usize = 4;
+
+/// Reads samples of epoch 0 from position `after` on, alone and together, each of them once:
+/// `None` if too few could be read in time. It takes about `seconds`, and more where a few reads do.
+pub(super) fn reads(plan: &Plan, after: u64, seconds: f64) -> Option<ReadProbe> {
+    let next = AtomicU64::new(after);
+    let alone = read(plan, 1, &next, seconds / 2.0);
+    let together = read(plan, READERS, &next, seconds / 2.0);
+    (alone.len() >= NEEDED && together.len() >= NEEDED).then(|| ReadProbe {
+        // The mean: a store that lets some wait for others is not told by half of them.
+        alone: Spread::of(&alone).mean,
+        together: Spread::of(&together).mean,
+        readers: READERS,
+    })
+}
+
+/// How long each read took while `readers` read.
+fn read(plan: &Plan, readers: u64, next: &AtomicU64, seconds: f64) -> Vec<f64> {
+    let (began, limit) = (Instant::now(), Duration::from_secs_f64(seconds));
+    let field = plan.read_field.unwrap_or(0);
+    let order = plan.order.epoch(0);
+    let samples = plan.order.samples().max(1);
+    let times = Mutex::new(Vec::new());
+    let enough = ENOUGH * readers as usize;
+    let reader = || {
+        let mut room = Grown::default();
+        loop {
+            let so_far = times.lock().unwrap_or_else(PoisonError::into_inner).len();
+            let late = began.elapsed() >= limit && so_far >= NEEDED || began.elapsed() >= limit * 8;
+            if so_far >= enough || late {
+                return;
+            }
+            let pick = order.pick(next.fetch_add(1, Relaxed) % samples);
+            let source = &plan.sources[pick.source];
+            let asked = Instant::now();
+            let read = source.value(pick.index, field).and_then(|value| match value {
+                Value::File(location) => plan.store.read(&location, &mut room),
+                Value::Made => source.read(pick.index, field, &mut room),
+                _ => Ok(()),
+            });
+            // Bad samples are others' business; they must not keep this going for ever.
+            let took = asked.elapsed().as_secs_f64();
+            match read {
+                Ok(()) => times.lock().unwrap_or_else(PoisonError::into_inner).push(took),
+                Err(_) if began.elapsed() >= limit => return,
+                Err(_) => {}
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..readers).for_each(|_| drop(scope.spawn(reader)));
+        reader();
+    });
+    times.into_inner().unwrap_or_else(PoisonError::into_inner)
+}

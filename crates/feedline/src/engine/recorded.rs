@@ -1,0 +1,31 @@
+//! What stages made before, handed over again in their place, to see what a loader does without them.
+
+use std::collections::HashMap;
+
+use crate::image::{Excerpt, View};
+
+/// Output of stages. What is recorded of one takes its place.
+#[derive(Default)]
+pub(crate) struct Recorded {
+    /// Rows of images as they were transformed, by the key and the position of their draws.
+    pub(crate) rows: HashMap<(u64, u64), Box<[u8]>>,
+    /// Images as they were decoded.
+    pub(crate) images: Vec<DecodedImage>,
+}
+
+/// What decoding gave: of many images no more than the transforms look at.
+pub(crate) struct DecodedImage {
+    pub(crate) pixels: Box<[u8]>,
+    pub(crate) view: View,
+    pub(crate) excerpt: Excerpt,
+    /// What the transforms drew when they said what they look at, so that they look at it again.
+    pub(crate) draws: (u64, u64),
+}
+
+impl Recorded {
+    /// The image that stands for the one at `position`: all have their turn, however few they are.
+    pub(super) fn image(&self, position: u64) -> Option<&DecodedImage> {
+        let turn = position.checked_rem(self.images.len() as u64)?;
+        self.images.get(turn as usize)
+    }
+}

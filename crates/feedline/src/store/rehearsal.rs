@@ -1,0 +1,178 @@
+//! Stores that are slower than they are: to see how a pipeline does on a slow disk or an object
+//! store before it is there.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Hint, Store};
+use crate::error::Fault;
+use crate::sample::{Location, Room};
+
+/// Hands the bytes of another store over at so many a second, over all readers.
+///
+/// ```
+/// use std::sync::Arc;
+/// use feedline::{Loader, store::{Files, Throttled}};
+/// let slow = Throttled::new(Arc::new(Files::default()), 100_000_000);
+/// let builder = Loader::builder("photos").store(Arc::new(slow));
+/// # drop(builder);
+/// ```
+pub struct Throttled {
+    inner: Arc<dyn Store>,
+    bytes_per_second: u64,
+    /// When all that was asked for so far will be through.
+    through: Mutex<Instant>,
+}
+
+impl Throttled {
+    /// Over `inner`. A rate of 0 counts as 1.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Store>, bytes_per_second: u64) -> Self {
+        let (bytes_per_second, through) = (bytes_per_second.max(1), Mutex::new(Instant::now()));
+        Throttled { inner, bytes_per_second, through }
+    }
+}
+
+/// A room that knows how much was written into it.
+struct Counted<'a> {
+    room: &'a mut dyn Room,
+    bytes: u64,
+}
+
+impl Room for Counted<'_> {
+    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
+        self.bytes = bytes;
+        self.room.make(bytes)
+    }
+
+    fn at_hand(&mut self) -> &mut [u8] {
+        self.room.at_hand()
+    }
+
+    fn shape(&mut self, shape: &[usize]) {
+        self.room.shape(shape);
+    }
+
+    fn keep(&mut self, bytes: usize) {
+        self.bytes = bytes as u64;
+        self.room.keep(bytes);
+    }
+}
+
+impl Store for Throttled {
+    fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
+        let began = Instant::now();
+        let mut room = Counted { room, bytes: 0 };
+        self.inner.read(location, &mut room)?;
+        let takes = Duration::from_secs_f64(room.bytes as f64 / self.bytes_per_second as f64);
+        let mut through = self.through.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = began.max(*through) + takes;
+        *through = done;
+        drop(through);
+        std::thread::sleep(done.saturating_duration_since(Instant::now()));
+        Ok(())
+    }
+
+    fn size(&self, location: &Location<'_>) -> Result<u64, Fault> {
+        self.inner.size(location)
+    }
+
+    fn hint(&self, _location: &Location<'_>) -> Hint {
+        // Fetching early would be a way round the limit.
+        Hint::Unused
+    }
+}
+
+/// Adds a latency to the reads of another store: to all, or to those of some places.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use feedline::store::{Delayed, Files};
+/// let like_object_storage = Delayed::new(Arc::new(Files::default()), Duration::from_millis(30));
+/// let one_bad_disk = Delayed::new(Arc::new(Files::default()), Duration::from_millis(200))
+///     .only("shard-000007");
+/// # drop((like_object_storage, one_bad_disk));
+/// ```
+pub struct Delayed {
+    inner: Arc<dyn Store>,
+    latency: Duration,
+    only: Option<String>,
+}
+
+impl Delayed {
+    /// Every read of `inner` takes so much longer.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Store>, latency: Duration) -> Self {
+        Delayed { inner, latency, only: None }
+    }
+
+    /// Delays only reads of files whose path contains `text`.
+    #[must_use]
+    pub fn only(mut self, text: impl Into<String>) -> Self {
+        self.only = Some(text.into());
+        self
+    }
+
+    fn is_meant(&self, location: &Location<'_>) -> bool {
+        self.only.as_ref().is_none_or(|text| {
+            [location.root, location.path].iter().any(|path| path.to_string_lossy().contains(text))
+        })
+    }
+}
+
+impl Store for Delayed {
+    fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
+        if self.is_meant(location) {
+            std::thread::sleep(self.latency);
+        }
+        self.inner.read(location, room)
+    }
+
+    fn size(&self, location: &Location<'_>) -> Result<u64, Fault> {
+        self.inner.size(location)
+    }
+
+    fn hint(&self, location: &Location<'_>) -> Hint {
+        match self.is_meant(location) {
+            true => Hint::Unused,
+            false => self.inner.hint(location),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::sample::Grown;
+    use crate::store::Local;
+
+    fn read(store: &dyn Store, path: &Path) -> Duration {
+        let location = Location { root: Path::new(""), path, range: None, stamp: None };
+        let (mut room, began) = (Grown::default(), Instant::now());
+        store.read(&location, &mut room).unwrap();
+        assert_eq!(room.bytes.len(), 5000);
+        began.elapsed()
+    }
+
+    #[test]
+    fn bytes_and_requests_take_the_time_they_should() {
+        let name = format!("feedline-rehearsal-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, [1; 5000]).unwrap();
+        // Two readers share the rate: 10,000 bytes at 50,000 a second.
+        let slow = Arc::new(Throttled::new(Arc::new(Local), 50_000));
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            (0..2).for_each(|_| drop(scope.spawn(|| read(&*slow, &path))));
+        });
+        assert!(began.elapsed() >= Duration::from_millis(200), "{:?}", began.elapsed());
+        let late = Delayed::new(Arc::new(Local), Duration::from_millis(100));
+        assert!(read(&late, &path) >= Duration::from_millis(100));
+        assert!(read(&late.only("elsewhere"), &path) < Duration::from_millis(100));
+        let late = Delayed::new(Arc::new(Local), Duration::from_millis(100)).only("rehearsal");
+        assert!(read(&late, &path) >= Duration::from_millis(100));
+        std::fs::remove_file(&path).unwrap();
+    }
+}

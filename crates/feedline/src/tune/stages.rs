@@ -1,0 +1,81 @@
+//! A simple model of the stages: how fast each could go, and what would be gained without it.
+
+use super::evidence::Evidence;
+use super::result::StageRow;
+
+/// What each stage costs, its ceiling, and what the model says of a loader without it. Samples take
+/// workers for as long as they take, and cores for as long as they compute; the scarcer of both
+/// decides. The model is set to what was measured of everything together.
+#[must_use]
+pub fn stage_rows(evidence: &Evidence) -> Vec<StageRow> {
+    let makers = evidence.workers.max(1) as f64;
+    let cores = evidence.cores.max(1.0);
+    let waits = |name: &str| name == "read";
+    // Who has to share its core takes longer; what it costs is the time on it. Reading also waits.
+    let time = |stage: &super::StageCost| match waits(&stage.name) || stage.cpu_seconds <= 0.0 {
+        true => stage.seconds,
+        false => stage.cpu_seconds,
+    };
+    let rate = |time: f64, cpu: f64| {
+        let by_workers = if time > 0.0 { makers / time } else { f64::INFINITY };
+        let by_cores = if cpu > 0.0 { cores / cpu } else { f64::INFINITY };
+        by_workers.min(by_cores)
+    };
+    let all_time: f64 = evidence.stages.iter().map(time).sum();
+    let all_cpu: f64 = evidence.stages.iter().map(|stage| stage.cpu_seconds).sum();
+    let whole = rate(all_time, all_cpu);
+    let real = evidence.ceilings.real.unwrap_or_else(|| evidence.rate());
+    let scale = if whole.is_finite() && real > 0.0 { real / whole } else { 1.0 };
+    let told = |rate: f64| {
+        let most = evidence.ceilings.replayed.unwrap_or(f64::INFINITY);
+        Some((rate * scale).min(most)).filter(|rate| rate.is_finite() && *rate > 0.0)
+    };
+    let rows = evidence.stages.iter().map(|stage| StageRow {
+        name: stage.name.clone(),
+        seconds: stage.seconds,
+        cpu_seconds: stage.cpu_seconds,
+        share: if all_cpu > 0.0 { stage.cpu_seconds / all_cpu } else { 0.0 },
+        ceiling: told(rate(time(stage), stage.cpu_seconds)),
+        predicted_if_free: told(rate(all_time - time(stage), all_cpu - stage.cpu_seconds)),
+        measured_if_free: None,
+    });
+    rows.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::{Ceilings, StageCost};
+
+    #[test]
+    fn the_scarcer_of_workers_and_cores_decides() {
+        let stage = |name: &str, seconds, cpu_seconds| StageCost {
+            name: name.to_owned(),
+            seconds,
+            cpu_seconds,
+        };
+        let ceilings = Ceilings { real: Some(500.0), ..Ceilings::default() };
+        let mut evidence = Evidence {
+            workers: 4,
+            cores: 4.0,
+            stages: vec![stage("read", 0.004, 0.0), stage("decode", 0.003, 0.003)],
+            ceilings,
+            ..Evidence::default()
+        };
+        evidence.stages.push(stage("transform", 0.001, 0.001));
+        let rows = stage_rows(&evidence);
+        let near = |a: Option<f64>, b: f64| assert!((a.unwrap() - b).abs() < 1e-6, "{a:?} {b}");
+        assert_eq!(rows[1].share, 0.75);
+        // Without reading, 4 workers at 4 ms each; without decoding, at 5 ms.
+        near(rows[0].predicted_if_free, 1000.0);
+        near(rows[1].predicted_if_free, 800.0);
+        near(rows[2].ceiling, 4000.0);
+        evidence.ceilings.replayed = Some(900.0);
+        near(stage_rows(&evidence)[0].predicted_if_free, 900.0);
+        // Many workers on two cores: cores decide, and reading costs nothing.
+        (evidence.workers, evidence.cores, evidence.ceilings.replayed) = (64, 2.0, None);
+        let rows = stage_rows(&evidence);
+        near(rows[0].predicted_if_free, 500.0);
+        near(rows[1].predicted_if_free, 2000.0);
+    }
+}

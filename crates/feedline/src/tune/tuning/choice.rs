@@ -1,0 +1,112 @@
+//! What a search found, with the reason for each setting.
+
+use serde::{Deserialize, Serialize};
+
+use super::tried::{Tried, Tunables};
+use super::{GOAL, Search};
+use crate::spec::read::show_bytes;
+use crate::spec::show::{counted, show_percent, show_rate};
+use crate::tune::caveats::others_in_words;
+use crate::tune::result::Interval;
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// What to set.
+    pub settings: Tunables,
+    /// The wait is under the goal.
+    pub kept: bool,
+    /// The share that the trainer waits.
+    pub wait_share: Interval,
+    /// Samples a second.
+    pub rate: Interval,
+    /// The reason for each key of a spec that is set.
+    pub reasons: Vec<(String, String)>,
+    /// What to know beside them.
+    pub remarks: Vec<String>,
+}
+
+impl Search {
+    /// What was found so far; the last word once [`Search::upcoming`] has nothing more.
+    #[must_use]
+    pub fn choice(&self) -> Choice {
+        let chosen = &self.tried[self.chosen];
+        let settings = chosen.settings;
+        let kept = chosen.keeps().unwrap_or(false);
+        let mut reasons = vec![("num_workers".to_owned(), self.why_workers(chosen, kept))];
+        if settings.prefetch_factor.is_some() {
+            reasons.push(("prefetch_factor".to_owned(), self.why_prefetch(chosen)));
+        }
+        if settings.memory.is_some() {
+            reasons.push(("memory".to_owned(), self.why_memory(chosen)));
+        }
+        let mut remarks = self.remarks.clone();
+        remarks.extend(others_in_words(&self.others));
+        Choice {
+            settings,
+            kept,
+            wait_share: chosen.wait_share(),
+            rate: chosen.rate(),
+            reasons,
+            remarks,
+        }
+    }
+
+    fn why_workers(&self, chosen: &Tried, kept: bool) -> String {
+        let workers = chosen.settings.num_workers;
+        let waited = share(&chosen.wait_share());
+        let rate = show_rate(chosen.rate().mean);
+        if !kept {
+            return format!(
+                "the trainer waits {waited} and more workers within {} make it no faster: {rate} of {} samples/s",
+                counted(self.limits.cpus, "core"),
+                show_rate(self.demand.rate())
+            );
+        }
+        let fewer = self.tried.iter().find(|tried| {
+            tried.settings == self.with_workers(workers - 1) && !tried.wait_shares.is_empty()
+        });
+        let beside = match fewer {
+            Some(fewer) => {
+                format!("; with {} it waits {}", workers - 1, share(&fewer.wait_share()))
+            }
+            None => String::new(),
+        };
+        // More than the fewest were taken if those between them failed.
+        let fewest = if self.bounds().1 < Some(workers) { "so many" } else { "the fewest that" };
+        format!(
+            "{fewest} keep the wait under {:.0} %: {waited} at {rate} samples/s{beside}",
+            GOAL * 100.0
+        )
+    }
+
+    fn why_prefetch(&self, chosen: &Tried) -> String {
+        let usual = Tunables { prefetch_factor: None, ..chosen.settings };
+        let usual = Tunables { memory: self.limits.memory, ..usual };
+        let usual = self.tried.iter().find(|tried| tried.settings == usual);
+        format!(
+            "{} {} the wait at {}; {} took more memory for nothing",
+            counted(chosen.open, "open batch"),
+            if chosen.open == 1 { "keeps" } else { "keep" },
+            share(&chosen.wait_share()),
+            usual.map_or_else(|| "more".to_owned(), |usual| usual.open.to_string())
+        )
+    }
+
+    fn why_memory(&self, chosen: &Tried) -> String {
+        let asked = chosen.settings.memory;
+        if asked == self.limits.memory {
+            return "the limit that was given; less would leave no room for larger samples"
+                .to_owned();
+        }
+        format!(
+            "the loader held {}, and the rest is room for larger samples; the wait was {} within it",
+            show_bytes(chosen.memory),
+            share(&chosen.wait_share())
+        )
+    }
+}
+
+fn share(interval: &Interval) -> String {
+    show_percent(interval.mean)
+}

@@ -1,0 +1,132 @@
+//! A candidate, and how its stretches went.
+
+use serde::{Deserialize, Serialize};
+
+use super::GOAL;
+use crate::tune::evidence::Evidence;
+use crate::tune::measure::Run;
+use crate::tune::result::Interval;
+
+/// Stretches of each candidate: so many at least, and so many at most if the answer is not clear.
+const FEWEST_ROUNDS: usize = 2;
+pub(super) const MOST_ROUNDS: usize = 5;
+
+/// What is tuned of a loader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunables {
+    /// Workers.
+    pub num_workers: u64,
+    /// Open batches for each worker; `None` is the loader's own choice.
+    pub prefetch_factor: Option<u64>,
+    /// Bytes that it may hold; `None` is the loader's own choice.
+    pub memory: Option<u64>,
+}
+
+/// How a stretch went.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Stretch {
+    /// The share of the time that the trainer waited.
+    pub wait_share: f64,
+    /// Samples a second.
+    pub rate: f64,
+    /// Samples of a batch, the mean; 0 if there was none.
+    pub rows: f64,
+    /// Batches that could be open.
+    pub open: u64,
+    /// Cores that other programs used meanwhile, if that is known.
+    pub others: Option<f64>,
+    /// What is known of the stages and the memory.
+    pub evidence: Evidence,
+}
+
+impl Stretch {
+    /// Of a run with so many batches that could be open.
+    #[must_use]
+    pub fn of(run: &Run, open: u64) -> Stretch {
+        let (waits, steps) = (run.waits.iter().sum::<f64>(), run.steps.iter().skip(1).sum::<f64>());
+        let total = waits + steps;
+        Stretch {
+            wait_share: if total > 0.0 { waits / total } else { 1.0 },
+            rate: run.samples_per_second,
+            rows: run.samples as f64 / run.batches.max(1) as f64,
+            open,
+            others: run.others(),
+            evidence: run.evidence.clone(),
+        }
+    }
+}
+
+/// A candidate and its stretches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// What was set.
+    pub settings: Tunables,
+    /// The share of the time that the trainer waited, stretch by stretch.
+    pub wait_shares: Vec<f64>,
+    /// Samples a second, stretch by stretch.
+    pub rates: Vec<f64>,
+    /// Batches that could be open.
+    pub open: u64,
+    /// The most bytes that the loader held at the end of a stretch.
+    pub memory: u64,
+    /// Batches that were thrown away for want of memory.
+    pub remade: u64,
+}
+
+impl Tried {
+    pub(super) fn new(settings: Tunables) -> Tried {
+        Tried {
+            settings,
+            wait_shares: Vec::new(),
+            rates: Vec::new(),
+            open: 0,
+            memory: 0,
+            remade: 0,
+        }
+    }
+
+    pub(super) fn record(&mut self, stretch: &Stretch) {
+        self.wait_shares.push(stretch.wait_share);
+        self.rates.push(stretch.rate);
+        self.open = stretch.open;
+        self.memory = self.memory.max(stretch.evidence.memory_used);
+        self.remade += stretch.evidence.batches_remade;
+    }
+
+    /// The share that was waited, with its interval.
+    #[must_use]
+    pub fn wait_share(&self) -> Interval {
+        let interval = Interval::of(&self.wait_shares);
+        Interval { low: interval.low.max(0.0), high: interval.high.min(1.0), ..interval }
+    }
+
+    /// Samples a second, with their interval.
+    #[must_use]
+    pub fn rate(&self) -> Interval {
+        Interval::of(&self.rates)
+    }
+
+    /// Whether the wait stays under the goal; `None` if that is not clear yet.
+    #[must_use]
+    pub fn keeps(&self) -> Option<bool> {
+        let rounds = self.wait_shares.len();
+        let share = self.wait_share();
+        if rounds < FEWEST_ROUNDS {
+            return None;
+        }
+        if share.high <= GOAL || share.low > GOAL {
+            return Some(share.high <= GOAL);
+        }
+        // All on one side by far needs no statistics of two stretches.
+        let far = |beyond: fn(f64, f64) -> bool, bound: f64| {
+            self.wait_shares.iter().all(|share| beyond(*share, bound))
+        };
+        if far(|share, bound| share > bound, GOAL * 3.0) {
+            return Some(false);
+        }
+        if far(|share, bound| share < bound, GOAL / 3.0) {
+            return Some(true);
+        }
+        (rounds >= MOST_ROUNDS).then_some(share.mean <= GOAL)
+    }
+}
