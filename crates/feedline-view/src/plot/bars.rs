@@ -1,0 +1,127 @@
+//! Lying bars: configurations compared, and where the trainer's time goes.
+
+use feedline::tune::{Interval, StallBar};
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+
+use super::{
+    ACTIVITY_COLOURS, BLACK_TEXT, Drawn, GRID, LINES, NORMAL, Paper, SMALL, show_count,
+    show_percent,
+};
+use crate::findings::Compared;
+
+/// Samples a second of each configuration with its confidence interval, the best first.
+pub(super) fn configurations<B: DrawingBackend>(
+    paper: &Paper<'_, B>,
+    shown: &[(Compared<'_>, Interval)],
+) -> Drawn<B> {
+    let style = paper.text(NORMAL, &BLACK_TEXT);
+    let mark = |row: &Compared<'_>| match (row.best, row.baseline) {
+        (true, _) => " (best)",
+        (_, true) => " (baseline)",
+        _ => "",
+    };
+    let label = |row: &Compared<'_>| format!("{}{}", row.name, mark(row));
+    let widest = shown.iter().map(|(row, _)| paper.width(&label(row), &style)).max().unwrap_or(0);
+    let room = widest.min(paper.px(270.0)) + paper.px(14.0);
+    let most = shown.iter().map(|(_, rate)| rate.mean.max(rate.high)).fold(1e-9, f64::max);
+    let last = shown.len() as f64 - 0.5;
+    let mut chart = ChartBuilder::on(paper.area)
+        .margin(paper.px(8.0))
+        .margin_right(paper.px(20.0))
+        .x_label_area_size(paper.px(40.0))
+        .y_label_area_size(room)
+        .build_cartesian_2d(0.0..most * 1.14, last..-0.5)?;
+    chart
+        .configure_mesh()
+        .disable_y_mesh()
+        .y_labels(0)
+        .x_labels(6)
+        .x_desc("samples/s, with 95 % confidence intervals")
+        .x_label_formatter(&|value| show_count(*value))
+        .label_style(paper.text(SMALL, &BLACK_TEXT))
+        .axis_desc_style(paper.text(SMALL, &BLACK_TEXT))
+        .bold_line_style(paper.line(GRID, 1.0))
+        .light_line_style(WHITE)
+        .axis_style(paper.line(BLACK_TEXT, 1.0))
+        .draw()?;
+    for (place, (row, rate)) in shown.iter().enumerate() {
+        let (at, colour) = (
+            place as f64,
+            if row.best {
+                LINES[2]
+            } else if row.baseline {
+                LINES[6]
+            } else {
+                LINES[0]
+            },
+        );
+        let bar = [(0.0, at - 0.31), (rate.mean, at + 0.31)];
+        chart.draw_series(std::iter::once(Rectangle::new(bar, colour.filled())))?;
+        let ink = paper.line(BLACK_TEXT, 1.2);
+        if rate.high > rate.low {
+            let ends = [
+                [(rate.low, at), (rate.high, at)],
+                [(rate.low, at - 0.14), (rate.low, at + 0.14)],
+                [(rate.high, at - 0.14), (rate.high, at + 0.14)],
+            ];
+            chart.draw_series(ends.map(|line| PathElement::new(line, ink)))?;
+        }
+        let (x, y) = chart.backend_coord(&(rate.mean.max(rate.high), at));
+        paper.write(show_count(rate.mean), (x + paper.px(7.0), y), HPos::Left, &style)?;
+        let (x, y) = chart.backend_coord(&(0.0, at));
+        let mark = mark(row);
+        let left = room - paper.px(12.0) - paper.width(mark, &style);
+        let name = format!("{}{mark}", paper.cut(row.name, &style, left));
+        paper.write(name, (x - paper.px(8.0), y), HPos::Right, &style)?;
+    }
+    Ok(())
+}
+
+/// Where the trainer's time goes, as one bar.
+pub(super) fn stall<B: DrawingBackend>(paper: &Paper<'_, B>, stall: &StallBar) -> Drawn<B> {
+    let parts = [
+        ("waiting: reading", stall.reading, ACTIVITY_COLOURS[2]),
+        ("waiting: preparing", stall.preparing, ACTIVITY_COLOURS[3]),
+        ("waiting: copying", stall.copying, ACTIVITY_COLOURS[5]),
+        ("not waiting", stall.none, ACTIVITY_COLOURS[1]),
+    ];
+    let mut chart = ChartBuilder::on(paper.area)
+        .margin(paper.px(8.0))
+        .margin_left(paper.px(20.0))
+        .margin_right(paper.px(24.0))
+        .margin_bottom(paper.px(30.0))
+        .x_label_area_size(paper.px(26.0))
+        .build_cartesian_2d(0.0..1.0, 0.0..1.0)?;
+    chart
+        .configure_mesh()
+        .disable_mesh()
+        .x_labels(6)
+        .x_label_formatter(&|share| show_percent(*share))
+        .label_style(paper.text(SMALL, &BLACK_TEXT))
+        .axis_style(paper.line(BLACK_TEXT, 1.0))
+        .draw()?;
+    let mut from = 0.0;
+    for (name, share, colour) in parts {
+        let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
+        chart.draw_series(std::iter::once(Rectangle::new(
+            [(from, 0.04), (from + share, 0.96)],
+            colour.filled(),
+        )))?;
+        let ink = if name == "not waiting" { WHITE } else { BLACK };
+        let style = paper.text(NORMAL, &ink);
+        let (left, y) = chart.backend_coord(&(from, 0.5));
+        let (right, _) = chart.backend_coord(&(from + share, 0.5));
+        let text = show_percent(share);
+        if right - left > paper.width(&text, &style) + paper.px(8.0) {
+            paper.write(text, ((left + right) / 2, y), HPos::Center, &style)?;
+        }
+        from += share;
+    }
+    let (width, height) = paper.area.dim_in_pixel();
+    let entries =
+        parts.map(|(name, share, colour)| (format!("{name} {}", show_percent(share)), colour));
+    let at = (paper.px(20.0), height as i32 - paper.px(26.0));
+    paper.legend(&entries, at, width as i32 - paper.px(40.0))?;
+    Ok(())
+}
