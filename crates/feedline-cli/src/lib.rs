@@ -4,18 +4,28 @@
 //! `command/`: its flags, its work through the `feedline` crate, its output as text and as JSON.
 //! What they share is here beside it: [`pipeline`] (a spec file or a data set, with flags),
 //! [`output`] (results and exit codes), [`terminal`] (colour, progress, tables), [`chart`] (bars),
-//! [`signals`] (Ctrl-C).
+//! [`pictures`] (reports, traces, plots), [`rewrite`] (keys of a spec file), [`signals`] (Ctrl-C),
+//! [`live`] (loaders that can be watched), [`host`] (what only Python can do), [`printed`] (what user
+//! code prints), [`bench`] (runs in processes of their own).
 
+mod bench;
 mod chart;
 mod command;
+mod host;
+mod live;
 mod output;
+mod pictures;
 mod pipeline;
+mod printed;
+mod rewrite;
 mod signals;
 mod terminal;
 
 use std::ffi::OsString;
 
 use clap::Parser;
+
+pub use crate::host::{Binary, Host, ObjectFacts, ObjectKind, OpenFeed, is_python};
 
 use crate::command::Command;
 use crate::output::{Failure, Output};
@@ -29,7 +39,13 @@ Examples:
   feedline run photos --shuffle            how fast can it be loaded?
   feedline run photos --train-step 20ms    would a training step of 20 ms wait?
   feedline run pipeline.toml --json        a pipeline from a file, the result as JSON
+  feedline diagnose photos --train-step 20ms   why does the trainer wait, and what helps?
+  feedline watch                           look at a training run while it runs
+  feedline bench photos --train-step 50ms  which settings keep the GPU busy?
+  feedline bench train.py:make_dataset     the same for a Python data set, beside torch's loader
   feedline bench --device cuda             do copies to the GPU work, and how fast?
+  feedline tune pipeline.toml              the fewest workers and the least memory that do
+  feedline plan photos --gpus 8 --cpus 160 --step 120ms --batch-size 256
   feedline completions bash > ~/.local/share/bash-completion/completions/feedline
 
 Exit codes:
@@ -61,9 +77,10 @@ struct Arguments {
 /// Runs the command with `args`, the first of which is its own name, and returns its exit code.
 ///
 /// Nothing is changed for the process: a caller that catches Ctrl-C (as Python does) should
-/// restore the default first, so that it ends the command at once.
+/// restore the default first, so that it ends the command at once. `host` is what the command runs
+/// inside: the binary of its own, or Python.
 #[must_use]
-pub fn main_from(args: Vec<OsString>) -> i32 {
+pub fn main_from(args: Vec<OsString>, host: &dyn Host) -> i32 {
     let json_asked = args.iter().skip(1).take_while(|arg| *arg != "--").any(|arg| arg == "--json");
     let arguments = match Arguments::try_parse_from(args) {
         Ok(arguments) => arguments,
@@ -80,7 +97,7 @@ pub fn main_from(args: Vec<OsString>) -> i32 {
         }
     };
     let mut output = Output::new(arguments.json, arguments.quiet);
-    let outcome = arguments.command.run(&mut output).and_then(|outcome| {
+    let outcome = arguments.command.run(&mut output, host).and_then(|outcome| {
         output.flush()?;
         Ok(outcome)
     });

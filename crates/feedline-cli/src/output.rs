@@ -85,7 +85,7 @@ impl Failure {
         }
     }
 
-    fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         match self {
             Failure::Usage(message) => message.clone(),
             Failure::SpecFile(path, error) => format!("{}: {error}", path.display()),
@@ -94,7 +94,8 @@ impl Failure {
         }
     }
 
-    /// One message on standard error, and the same as JSON on standard output if that was asked.
+    /// One message on standard error, and the same as JSON on standard output if that was asked and
+    /// there is no result yet.
     pub(crate) fn report(&self, output: &Output) {
         if self.exit_code() == SUCCESS {
             return;
@@ -102,7 +103,7 @@ impl Failure {
         let label = output.terminal.paint_error(Paint::Bad, "error:");
         // Nothing is left to tell the user with when standard error is closed.
         let _ = writeln!(io::stderr(), "{label} {}", printable(&self.message()));
-        self.report_json(output.json && !matches!(self, Failure::Output(_)));
+        self.report_json(output.json && !output.told && !matches!(self, Failure::Output(_)));
     }
 
     /// The JSON part of [`report`](Self::report).
@@ -119,6 +120,8 @@ impl Failure {
 /// Where a command's result goes.
 pub(crate) struct Output {
     json: bool,
+    /// The one JSON object was printed.
+    told: bool,
     quiet: bool,
     terminal: Terminal,
     stdout: BufWriter<io::Stdout>,
@@ -126,7 +129,8 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        Output { json, quiet, terminal: Terminal::detect(), stdout: BufWriter::new(io::stdout()) }
+        let (terminal, stdout) = (Terminal::detect(), BufWriter::new(io::stdout()));
+        Output { json, told: false, quiet, terminal, stdout }
     }
 
     /// The result is wanted as one JSON object, through [`json`](Self::json), and nothing else.
@@ -134,9 +138,15 @@ impl Output {
         self.json
     }
 
-    /// The result as JSON.
+    /// The result as JSON. What fails afterwards is told on standard error and by the exit code.
     pub(crate) fn json(&mut self, result: &impl Serialize) -> Result<(), Failure> {
-        let text = serde_json::to_string(result).map_err(|error| Failure::Output(error.into()))?;
+        self.told = true;
+        self.json_line(result)
+    }
+
+    /// One of several objects, a line each.
+    pub(crate) fn json_line(&mut self, object: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(object).map_err(|error| Failure::Output(error.into()))?;
         self.line(&text)
     }
 
@@ -150,6 +160,11 @@ impl Output {
     pub(crate) fn text(&mut self, text: &str, indent: usize) -> Result<(), Failure> {
         let text = self.terminal.wrapped(&printable(text), indent);
         self.line(&text)
+    }
+
+    /// A line to be copied: it is never folded.
+    pub(crate) fn exact(&mut self, text: &str) -> Result<(), Failure> {
+        self.line(&printable(text))
     }
 
     /// A line that stands above others.
@@ -181,6 +196,19 @@ impl Output {
         if !self.quiet {
             // A closed standard error only loses the remark.
             let _ = writeln!(io::stderr(), "{}", printable(text));
+        }
+    }
+
+    /// A line on standard error that is part of the result, for who wants no progress too.
+    pub(crate) fn announce(&self, text: &str) {
+        // Nobody is left to read it when standard error is closed.
+        let _ = writeln!(io::stderr(), "{}", printable(text));
+    }
+
+    /// A line about what was just done, for a person who watches; a log gets none.
+    pub(crate) fn remark(&self, text: &str) {
+        if self.terminal.is_watched() {
+            self.note(text);
         }
     }
 

@@ -1,10 +1,13 @@
 //! What a command works on: a file that describes a pipeline, or data, changed by flags.
 
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
+use feedline::engine::opening;
+use feedline::sample::FieldKind;
 use feedline::spec::{SourceKind, read_file, read_toml};
-use feedline::{Error, Spec};
+use feedline::{Error, Spec, source};
 use serde_json::{Map, Value, json};
 
 use crate::output::Failure;
@@ -20,7 +23,8 @@ pub(crate) fn is_spec_file(target: &Path) -> bool {
 }
 
 /// The pipeline that `target` describes, or one over the data there that starts from `defaults`.
-/// `flags` and then the `KEY=VALUE`s of `sets` go over it.
+/// `flags` and then the `KEY=VALUE`s of `sets` go over it. Transforms among the defaults are for
+/// pictures: data without any gets none.
 ///
 /// Relative paths of a file are relative to its folder; those of flags to the working directory.
 pub(crate) fn describe(
@@ -38,10 +42,8 @@ pub(crate) fn describe(
             Value::Object(value)
         }
     };
-    let mut changes = Value::Object(flags);
-    for set in sets {
-        merge(&mut changes, read_set(set)?);
-    }
+    let changes = Value::Object(settings(flags, sets)?);
+    let default_ops = file.is_none() && changes.get("transforms").is_none();
     let replaced = |key: &str| match changes.get(key) {
         Some(Value::Object(table)) => table.contains_key("path"),
         changed => changed.is_some(),
@@ -73,7 +75,35 @@ pub(crate) fn describe(
         }
         None => {}
     }
+    if default_ops && !spec.transforms.is_empty() && !has_pictures(&spec) {
+        spec.transforms.clear();
+    }
     Ok(spec)
+}
+
+/// Whether samples have a picture, which may have any size. Arrays, numbers and text pass as they
+/// are.
+fn has_pictures(spec: &Spec) -> bool {
+    let (Some(named), with) = (spec.sources.first(), opening(spec)) else { return true };
+    if spec.decode.bytes {
+        return false;
+    }
+    // Folders and lists of images are known by their looks. What cannot be opened is told by whoever
+    // opens it next.
+    let opened = source::files_of(&named.kind, &with).map(|_| source::open(&named.kind, &with));
+    let Some(Ok(opened)) = opened else { return true };
+    let is_picture =
+        |kind: &FieldKind| matches!(kind, FieldKind::EncodedImage | FieldKind::Pixels { .. });
+    opened.fields().iter().any(|field| is_picture(&field.kind))
+}
+
+/// What a bare data set gets, so that the shortest command does something useful: the crop only if
+/// it has pictures, see [`describe`].
+pub(crate) fn bare_defaults() -> Keys {
+    let mut keys = Keys::new();
+    keys.insert("batch_size".to_owned(), 64.into());
+    keys.insert("transforms".to_owned(), json!([{"op": "RandomResizedCrop", "size": 224}]));
+    keys
 }
 
 fn in_file(file: Option<&Path>, error: Error) -> Failure {
@@ -84,7 +114,7 @@ fn in_file(file: Option<&Path>, error: Error) -> Failure {
 }
 
 /// Tables go into tables key by key; everything else is replaced.
-fn merge(into: &mut Value, from: Value) {
+pub(crate) fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (key, value) in from {
@@ -106,6 +136,15 @@ fn merge(into: &mut Value, from: Value) {
         }
         (into, from) => *into = from,
     }
+}
+
+/// Keys that are set: `flags`, and the `KEY=VALUE`s of `sets` over them.
+pub(crate) fn settings(flags: Keys, sets: &[String]) -> Result<Keys, Failure> {
+    let mut settings = Value::Object(flags);
+    for set in sets {
+        merge(&mut settings, read_set(set)?);
+    }
+    Ok(settings.as_object().cloned().unwrap_or_default())
 }
 
 /// Reads `key=value` with the value in TOML's syntax; text needs no quotes if it is one word.
@@ -198,26 +237,6 @@ pub(crate) fn show_transform(op: &feedline::spec::OpSpec) -> String {
     format!("{}({})", op.op, parameters.join(", "))
 }
 
-/// Reads `20ms`, `0.5s`, `2min` or a number of seconds.
-pub(crate) fn read_duration(text: &str) -> Result<Duration, String> {
-    let text = text.trim();
-    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
-    let unit = match text[split..].trim() {
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "min" => 60.0,
-        other => return Err(format!("unknown unit {other:?}; allowed: us, ms, s, min")),
-    };
-    text[..split]
-        .parse::<f64>()
-        .ok()
-        // A day: longer is a slip.
-        .filter(|number| number * unit <= 86_400.0)
-        .map(|number| Duration::from_secs_f64(number * unit))
-        .ok_or_else(|| "expected a duration such as 20ms, 0.5s or 2 (seconds)".to_owned())
-}
-
 /// Reads a number of workers.
 pub(crate) fn read_workers(text: &str) -> Result<Value, String> {
     match text.parse::<u64>() {
@@ -232,15 +251,51 @@ pub(crate) fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Writes a file so that it is never seen half written.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+/// Where a file lies while it is written.
+fn partial_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
-    let partial = PathBuf::from(name);
-    let written = std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, path));
-    written.map_err(|source| {
-        Failure::Library(Error::Io { what: "cannot write", path: path.to_owned(), source })
-    })
+    PathBuf::from(name)
+}
+
+/// Tries whether a file could be written here, and leaves nothing behind.
+pub(crate) fn try_writing(path: &Path) -> Result<(), Failure> {
+    let partial = partial_of(path);
+    let was_there = partial.exists();
+    let opened = File::options().append(true).create(true).open(&partial);
+    if opened.is_ok() && !was_there {
+        // An empty file that stays is replaced later.
+        let _ = std::fs::remove_file(&partial);
+    }
+    opened.map(|_| ()).map_err(|source| cannot_write(path, source))
+}
+
+pub(crate) fn cannot_write(path: &Path, source: io::Error) -> Failure {
+    Failure::Library(Error::Io { what: "cannot write", path: path.to_owned(), source })
+}
+
+/// Writes a file so that it is never seen half written.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    write_with(path, |file| file.write_all(bytes))
+}
+
+/// The same, where `write` writes.
+pub(crate) fn write_with(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let partial = partial_of(path);
+    let written = File::create(&partial).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        file.into_inner()?;
+        std::fs::rename(&partial, path)
+    });
+    if written.is_err() {
+        // It may never have been made.
+        let _ = std::fs::remove_file(&partial);
+    }
+    written.map_err(|source| cannot_write(path, source))
 }
 
 #[cfg(test)]
@@ -271,16 +326,6 @@ mod tests {
         assert_eq!(read_set("x = [1, 2]").unwrap(), json!({"x": [1, 2]}));
         for wrong in ["batch_size", "x=", "x=[1", "x=a b"] {
             assert!(matches!(read_set(wrong), Err(Failure::Usage(_))), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn durations() {
-        assert_eq!(read_duration("20ms"), Ok(Duration::from_millis(20)));
-        assert_eq!(read_duration("0.5 s"), Ok(Duration::from_millis(500)));
-        assert_eq!(read_duration("2"), Ok(Duration::from_secs(2)));
-        for wrong in ["", "ms", "-1s", "1h", "1e99", "99999min"] {
-            assert!(read_duration(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use feedline::spec::read::show_count;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -80,6 +81,21 @@ impl Terminal {
             column += word.width();
         }
         wrapped
+    }
+
+    /// A screen can be drawn on standard output.
+    pub(crate) fn has_screen(&self) -> bool {
+        self.width.is_some() && self.unicode
+    }
+
+    /// Standard output shows colours.
+    pub(crate) fn has_colour(&self) -> bool {
+        self.colour_out
+    }
+
+    /// Whether standard error is a terminal, where somebody watches.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.stderr_is_terminal
     }
 
     pub(crate) fn is_unicode(&self) -> bool {
@@ -315,17 +331,18 @@ pub(crate) fn shortened(text: &str, width: usize, unicode: bool) -> Cow<'_, str>
     Cow::Owned(format!("{start}{gap}{end}"))
 }
 
-/// 2000 as `2,000`.
-pub(crate) fn show_count(count: u64) -> String {
-    let digits = count.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+/// `1 batch`, `2 batches`.
+pub(crate) fn show_batches(count: u64) -> String {
+    match count {
+        1 => "1 batch".to_owned(),
+        count => format!("{} batches", show_count(count)),
     }
-    text
+}
+
+/// `1 worker`, `2 workers`.
+pub(crate) fn show_number(count: u64, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", show_count(count))
 }
 
 /// A duration for people: `340 ms`, `9.9 s`, `3 min 05 s`.
@@ -367,7 +384,6 @@ mod tests {
 
     #[test]
     fn figures_for_people() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(show_count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0.34, 9.94, 185.0].map(show_seconds), ["340 ms", "9.9 s", "3 min 05 s"]);
     }
 

@@ -28,11 +28,64 @@ fn help_teaches_by_example_and_documents_exit_codes() {
     for expected in ["Examples:", "feedline sample-data photos", "Exit codes:", "130", "NO_COLOR"] {
         assert!(text(&help.stdout).contains(expected), "{expected}");
     }
-    for command in ["run", "inspect", "verify", "sample-data", "completions"] {
+    assert!(
+        !text(&help.stdout).contains("\n  measure "),
+        "what is for the command itself is not shown"
+    );
+    let commands = [
+        "run",
+        "inspect",
+        "verify",
+        "bench",
+        "diagnose",
+        "tune",
+        "plan",
+        "watch",
+        "sample-data",
+        "completions",
+    ];
+    for command in commands {
         let help = feedline(&[command, "--help"]);
         assert!(text(&help.stdout).contains("Examples:"), "{command}");
     }
     assert!(text(&feedline(&["--version"]).stdout).contains(env!("CARGO_PKG_VERSION")));
+}
+
+/// Paragraphs of a help are folded by whoever shows them, and not a second time.
+#[test]
+fn help_is_folded_once_and_flags_stand_where_they_belong() {
+    let help_at = |command: &str, width: usize| {
+        let mut help = Command::new(env!("CARGO_BIN_EXE_feedline"));
+        let shown = help.args([command, "--help"]).env("COLUMNS", width.to_string()).output();
+        text(&shown.unwrap().stdout).to_owned()
+    };
+    let commands = ["run", "bench", "diagnose", "watch"];
+    for (command, width) in commands.iter().flat_map(|name| [(name, 100), (name, 72)]) {
+        let help = help_at(command, width);
+        let examples = help.split_once("Examples:").unwrap().1;
+        for paragraph in examples.split("\n\n").skip(1) {
+            let lines: Vec<&str> = paragraph.lines().collect();
+            let (last, folded) = lines.split_last().unwrap();
+            let is_text = |line: &str| !line.starts_with(' ') && !line.ends_with(':');
+            if lines.iter().all(|line| is_text(line)) {
+                let short = folded.iter().find(|line| line.chars().count() < width * 7 / 10);
+                assert_eq!(short, None, "{command} at {width}, before {last}");
+            }
+        }
+    }
+    let bench = help_at("bench", 100);
+    let of = |heading: &str| {
+        let after = bench.split_once(&format!("\n{heading}:\n")).unwrap().1;
+        after
+            .lines()
+            .take_while(|line| line.is_empty() || line.starts_with(' '))
+            .collect::<String>()
+    };
+    let (results, copies) = (of("Results"), of("Copies to a GPU"));
+    for flag in ["--device", "--batch <", "--rounds"] {
+        assert!(copies.contains(flag) && !results.contains(flag), "{flag}: {results}");
+    }
+    assert!(results.contains("--report") && results.contains("--csv"), "{results}");
 }
 
 #[test]

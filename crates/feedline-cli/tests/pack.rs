@@ -286,6 +286,38 @@ fn wrong_input() {
 }
 
 #[test]
+fn a_destination_inside_of_the_data_is_refused() {
+    let folder = fresh("pack-inside");
+    let data = folder.join("data");
+    let class = data.join("class");
+    fs::create_dir_all(&class).unwrap();
+    fs::write(class.join("1.jpg"), a_photo()).unwrap();
+    std::os::unix::fs::symlink(&data, folder.join("link")).unwrap();
+    let before = files_below(&data);
+    let within = |source: &str, destination: &str| {
+        let flags = ["--crop-index", "--no-trial"];
+        let mut command = command(&[&["pack", source, destination], &flags[..]].concat());
+        command.current_dir(&data).output().unwrap()
+    };
+    for (source, destination) in [
+        (".", "."),
+        (".", ".-packed"),
+        ("../data", "../data/-packed"),
+        ("../data/", "class/deeper/packed"),
+        ("../link", "packed"),
+        (".", "../link/packed"),
+    ] {
+        let refused = within(source, destination);
+        let told = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{source} {destination}: {told}");
+        assert!(told.contains("choose a folder beside it"), "{source} {destination}: {told}");
+        assert_eq!(files_below(&data), before, "{source} {destination}");
+    }
+    let beside = within(".", "../data-packed");
+    assert_eq!(beside.status.code(), Some(0), "{}", text(&beside.stderr));
+}
+
+#[test]
 fn a_dry_run_writes_nothing_and_says_what_to_expect() {
     let folder = fresh("pack-dry");
     let free = folder.join("free");
@@ -304,6 +336,28 @@ fn a_dry_run_writes_nothing_and_says_what_to_expect() {
     let shown = text(&shown.stdout);
     assert!(shown.contains("expected") && shown.contains("packed in"), "{shown}");
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_trial_leaves_nothing_behind_even_if_it_fails() {
+    let folder = fresh("pack-trial");
+    let (temporary, bad) = (folder.join("temporary"), folder.join("bad"));
+    fs::create_dir_all(&temporary).unwrap();
+    fs::create_dir_all(bad.join("class")).unwrap();
+    for number in 0..8 {
+        fs::write(bad.join(format!("class/{number}.jpg")), b"\xff\xd8\xff no photo").unwrap();
+    }
+    let target = folder.join("packed");
+    for (source, good) in [(photos(), true), (name(&bad), false)] {
+        let arguments = ["pack", source, name(&target), "--raw", "--resize", "32", "--dry-run"];
+        let tried = command(&arguments).env("TMPDIR", &temporary).output().unwrap();
+        assert_eq!(tried.status.success(), good, "{source}: {}", text(&tried.stderr));
+        assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "after {source}");
+    }
+    let arguments = ["pack", photos(), name(&target), "--resize", "32", "--dry-run"];
+    let missing = command(&arguments).env("TMPDIR", temporary.join("missing")).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("missing"), "{}", text(&missing.stderr));
 }
 
 #[test]

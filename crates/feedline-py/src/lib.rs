@@ -9,12 +9,16 @@ mod column;
 mod copier;
 mod device;
 mod errors;
+mod host;
+mod live;
 mod loader;
 mod order;
 mod pixels;
 mod probe;
 mod rows;
 mod samples;
+mod tuning;
+mod verdict;
 mod writer;
 
 use std::ffi::OsString;
@@ -24,7 +28,7 @@ use pyo3::prelude::*;
 /// Runs the command with `arguments`, the first of which is its name; returns its exit code.
 #[pyfunction]
 fn main(py: Python<'_>, arguments: Vec<OsString>) -> i32 {
-    py.detach(|| feedline_cli::main_from(arguments))
+    py.detach(|| feedline_cli::main_from(arguments, &host::Interpreter))
 }
 
 /// The native part of feedline; use the package `feedline`.
@@ -48,6 +52,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(device::pin, module)?)?;
     module.add_class::<copier::Copier>()?;
     module.add_class::<probe::LockProbe>()?;
+    module.add_class::<live::Watched>()?;
+    module.add_function(wrap_pyfunction!(live::dashboard, module)?)?;
+    module.add_function(wrap_pyfunction!(live::stop_watching, module)?)?;
+    module.add_function(wrap_pyfunction!(live::stay_hidden, module)?)?;
+    module.add_function(wrap_pyfunction!(live::watch_complaint, module)?)?;
+    module.add_function(wrap_pyfunction!(live::inherited_listeners, module)?)?;
+    module.add_class::<tuning::Controller>()?;
     module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;
     module.add_function(wrap_pyfunction!(loader::read_spec_file, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::decode_image, module)?)?;
@@ -55,6 +66,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pixels::drawn_transforms, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::drawn_mix, module)?)?;
     module.add_function(wrap_pyfunction!(column::hash_arrays, module)?)?;
+    module.add_function(wrap_pyfunction!(verdict::cores, module)?)?;
+    module.add_function(wrap_pyfunction!(verdict::judge, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     Ok(())
 }

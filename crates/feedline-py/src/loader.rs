@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use feedline::deliver::device;
+use feedline::engine::Stats;
 use feedline::source::Arrays;
 use feedline::spec::SourceKind;
 use feedline::{Error, Spec};
+use feedline_view::live::About;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use serde_json::{Value, json};
@@ -19,7 +21,9 @@ use crate::array::Batch;
 use crate::column::column;
 use crate::device::DeviceBatch;
 use crate::errors::{mismatch, raise, raise_plain, raise_spec};
-use crate::rows;
+use crate::live::Place;
+use crate::verdict::judged;
+use crate::{rows, tuning};
 
 /// Reads a description in TOML (or JSON) and returns it as JSON in its canonical form.
 #[pyfunction]
@@ -87,12 +91,20 @@ impl Running {
         })
     }
 
+    /// The loader that makes the batches.
+    fn host(&self) -> &feedline::Loader {
+        match self {
+            Running::Host(loader) => loader,
+            Running::Device(loader) => loader.loader(),
+        }
+    }
+
     fn stats(&self) -> Value {
         match self {
-            Running::Host(loader) => stats(&loader.stats()),
+            Running::Host(loader) => loader.stats().to_value(),
             Running::Device(loader) => {
                 let (host, copied) = loader.stats();
-                let mut value = stats(&host);
+                let mut value = host.to_value();
                 value["device"] = json!({
                     "batches": copied.batches,
                     "bytes": copied.bytes,
@@ -121,6 +133,8 @@ struct Inside {
     generation: u64,
     /// The epoch of the newest iterator.
     epoch: u64,
+    /// How things stood when it began.
+    before: Stats,
 }
 
 /// A loader. Iterators are numbers: `begin` gives one, `next` takes it.
@@ -133,6 +147,8 @@ pub(crate) struct Loader {
     waiting: AtomicU32,
     spec: String,
     about: String,
+    /// Where others look at it.
+    place: Place,
 }
 
 /// One array source: name, type if NumPy has no name for it, array.
@@ -172,15 +188,26 @@ impl Loader {
             .detach(|| feedline::Loader::from_spec_over(spec, sources))
             .map_err(|error| raise(py, error))?;
         let about = about(&loader).to_string();
+        let place = Place::new(About {
+            name: loader.source_names().join(" + "),
+            batch_size: loader.spec().batch_size,
+            quarantine: loader.spec().quarantine.clone(),
+        });
         let loader = py
             .detach(|| Running::over(loader, device, device_prefetch, pin_memory))
             .map_err(|error| raise(py, error))?;
         Ok(Loader {
-            inside: Mutex::new(Inside { loader: Some(loader), generation: 0, epoch: 0 }),
+            inside: Mutex::new(Inside {
+                loader: Some(loader),
+                generation: 0,
+                epoch: 0,
+                before: Stats::default(),
+            }),
             process: AtomicU32::new(std::process::id()),
             waiting: AtomicU32::new(0),
             spec: canonical,
             about,
+            place,
         })
     }
 
@@ -202,6 +229,7 @@ impl Loader {
             either!(loader, loader => loader.begin_epoch());
             inside.generation += 1;
             inside.epoch = either!(loader, loader => loader.position().0);
+            inside.before = loader.host().stats();
             Ok(inside.generation)
         })
     }
@@ -215,10 +243,12 @@ impl Loader {
                     return Err(Error::Stale);
                 }
                 if inside.epoch != either!(loader, loader => loader.position().0) {
+                    either!(loader, loader => loader.end_epoch());
                     return Ok(Next::Over);
                 }
                 // After some waiting the lock is let go, so that a signal's handler and other
                 // threads can use the loader meanwhile. Nothing is lost by asking again.
+                self.place.used(|board, about| board.watch(about, loader.host().monitor()));
                 let batch = match loader.next_unless(&mut || true) {
                     Some(Err(Error::Interrupted)) => return Ok(Next::NotYet),
                     None => return Ok(Next::Over),
@@ -244,6 +274,16 @@ impl Loader {
                 }
             }
         }
+    }
+
+    /// The program asks for more after its epoch's last batch, and so is done with it.
+    fn ended(&self, py: Python<'_>, iterator: u64) -> PyResult<()> {
+        self.with(py, |inside, loader| {
+            if inside.generation == iterator {
+                either!(loader, loader => loader.end_epoch());
+            }
+            Ok(())
+        })
     }
 
     /// Goes to the beginning of an epoch.
@@ -285,12 +325,64 @@ impl Loader {
         Ok(self.with(py, |_, loader| Ok(loader.stats()))?.to_string())
     }
 
+    /// Keeps the last `most` spans of the program and of each worker from now on.
+    fn record_timeline(&self, py: Python<'_>, most: usize) -> PyResult<()> {
+        self.with(py, |_, loader| {
+            loader.host().record_timeline(most);
+            Ok(())
+        })
+    }
+
+    /// What the program and each worker did when, as JSON.
+    fn timeline(&self, py: Python<'_>) -> PyResult<String> {
+        let lanes = self.with(py, |_, loader| Ok(loader.host().monitor().timeline()))?;
+        serde_json::to_string(&lanes).map_err(|error| mismatch(&error.to_string()))
+    }
+
+    /// All that is known of its stages and workers, as JSON.
+    fn evidence(&self, py: Python<'_>) -> PyResult<String> {
+        let evidence = self
+            .with(py, |_, loader| Ok(loader.host().monitor().evidence_since(&Stats::default())))?;
+        serde_json::to_string(&evidence).map_err(|error| mismatch(&error.to_string()))
+    }
+
+    /// How the epoch of the newest iterator went so far, and why the program waited, as JSON.
+    fn report(&self, py: Python<'_>) -> PyResult<String> {
+        let report = self.with(py, |inside, loader| {
+            let evidence = loader.host().monitor().evidence_since(&inside.before);
+            let mut report = judged(&evidence);
+            report["epoch"] = inside.epoch.into();
+            // All of them, also those of the very first batch, which is left out of the rate.
+            let handed = loader.host().stats().work.samples;
+            report["samples"] = handed.saturating_sub(inside.before.work.samples).into();
+            Ok(report)
+        })?;
+        Ok(report.to_string())
+    }
+
+    /// Workers that make batches now.
+    #[getter]
+    fn workers(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |_, loader| Ok(loader.host().num_workers()))
+    }
+
+    /// How many decisions there were so far, and as JSON those after the first `seen`.
+    fn decisions(&self, py: Python<'_>, seen: u64) -> PyResult<(u64, String)> {
+        self.with(py, |_, loader| Ok(tuning::since(&loader.host().stats().tuning, seen)))
+    }
+
+    /// Writes the spec with the present settings.
+    fn freeze(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.with(py, |_, loader| loader.host().freeze(&path))
+    }
+
     /// Ends the threads. Batches that the program has stay valid.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
             self.lock().map(|mut inside| {
                 inside.generation += 1;
                 inside.loader = None;
+                self.place.leave();
             })
         })
         .map_err(|error| raise(py, error))
@@ -405,38 +497,5 @@ fn about(loader: &feedline::Loader) -> Value {
         "rank": rank,
         "world_size": world_size,
         "workers": loader.num_workers(),
-    })
-}
-
-fn stats(stats: &feedline::engine::Stats) -> Value {
-    let (work, flow) = (&stats.work, &stats.flow);
-    let parts: serde_json::Map<String, Value> =
-        work.parts.iter().map(|part| (part.name.to_owned(), part.seconds.into())).collect();
-    json!({
-        "batches": work.batches,
-        "samples": work.samples,
-        "failed_samples": stats.failed,
-        "first_batch_seconds": stats.first_batch_seconds,
-        "wait_seconds": work.wait_seconds,
-        "longest_wait_seconds": work.longest_wait_seconds,
-        "seconds_per_sample": parts,
-        "read_bytes": work.bytes_read,
-        "read_ahead": stats.read_ahead,
-        "workers": {
-            "samples_made": work.samples_made,
-            "busy_seconds": work.busy_seconds,
-            "idle_seconds": work.idle_seconds,
-            "memory_wait_seconds": work.memory_wait_seconds,
-        },
-        "queue": {"ready": flow.ready, "open": flow.open, "most": flow.ahead},
-        "memory": {
-            "limit": flow.limit,
-            "used": flow.used,
-            "scratch": flow.scratch,
-            "held_by_program": flow.held,
-            "rows_waiting": flow.waiting_for_memory,
-            "batches_remade": flow.remade,
-        },
-        "cache": {"hits": work.cache_hits, "bytes": stats.cached_bytes},
     })
 }

@@ -43,7 +43,7 @@ read by the format's own library.
 
 The set is written to DST.partial and renamed at the end. Interrupted at any point, the same command
 goes on (after the last whole shard; --raw, lmdb, hdf5, npy and zarr begin again). A DST that holds
-anything else is refused.";
+anything else is refused, and one inside of SRC.";
 
 /// Make a data set that loads faster, or of another format.
 #[derive(Debug, clap::Args)]
@@ -52,7 +52,7 @@ pub(crate) struct PackCommand {
     /// A data set: a folder of images, a manifest, files of any format; or a spec (.toml, .json).
     source: PathBuf,
 
-    /// Folder to write; must be new or empty.
+    /// Folder to write; must be new or empty, and not inside of SRC.
     destination: PathBuf,
 
     /// Format to write: tar, tfrecord, lmdb, hdf5, npy, parquet, arrow or zarr
@@ -293,6 +293,7 @@ impl PackCommand {
             return Err(Failure::Usage(flag));
         }
         let pack = Pack::open(kind, options)?;
+        pack.check_destination(&self.destination)?;
         let expected = if self.no_trial { None } else { Some(pack.expect()?) };
         let mut result = json!({
             "command": "pack",

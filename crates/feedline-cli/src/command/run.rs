@@ -6,15 +6,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use feedline::deliver::RunHash;
-use feedline::spec::read::show_bytes;
+use feedline::spec::read::{parse_duration, show_bytes};
 use feedline::spec::{LastBatch, OnError};
 use feedline::{Batch, Error, Loader, State};
 use serde_json::{Value, json};
 
+use crate::live::Live;
 use crate::output::{Failure, Outcome, Output};
-use crate::pipeline::{self, Keys};
+use crate::pictures;
+use crate::pipeline::{self, Keys, cannot_write};
 use crate::signals::Signals;
-use crate::terminal::{Progress, Table, show_count, show_seconds};
+use crate::terminal::{Progress, Table, show_batches, show_count, show_number, show_seconds};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,6 +25,7 @@ Examples:
   feedline run photos --transform 'Resize(size=256)' --transform 'CenterCrop(size=224)'
   feedline run pipeline.toml --set num_workers=4 --set decode.mode=gray
   feedline run pipeline.toml --json | jq .samples_per_second
+  feedline run photos --epochs 50 --dashboard      watch it in a browser
 
 Stop and go on, exactly:
   feedline run pipeline.toml --epochs 2 --batches 40 --state run.state
@@ -38,16 +41,17 @@ A spec describes a pipeline with the keys of the Python Loader's arguments:
       { op = \"ToDtype\", dtype = \"float32\", scale = true },
   ]
 
-A PATH to data instead gets batches of 64, and RandomResizedCrop(size=224) if no transform is
-given. The hash is over all batches of this run, in their order: it is equal for any number of
-workers. The state is saved at the end, on Ctrl-C, on SIGTERM and on an error; a second Ctrl-C
-ends at once.";
+A PATH to data instead gets batches of 64, and its images RandomResizedCrop(size=224) if no \
+transform is given. The hash is over all batches of this run, in their order: it is equal for any \
+number of workers. The state is saved at the end, on Ctrl-C, on SIGTERM and on an error; a second \
+Ctrl-C ends at once.";
 
 /// Make batches from a pipeline, and show how fast that is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Run {
-    /// A spec (.toml, .json), a folder of images, or a manifest (.csv, .tsv, .jsonl).
+    /// A spec (.toml, .json), or data: a folder of images, a manifest (.csv, .tsv, .jsonl), arrays,
+    /// shards.
     #[arg(value_name = "SPEC|PATH")]
     target: PathBuf,
 
@@ -89,7 +93,7 @@ pub(crate) struct Run {
 
     /// Stand for a training step of this duration (20ms, 0.5s) after each batch, and show which
     /// share of the time it waited. Hashing is part of the step.
-    #[arg(long, value_name = "TIME", value_parser = pipeline::read_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     train_step: Option<Duration>,
 
     /// Do not hash the batches; hashing takes some milliseconds of a large one.
@@ -100,6 +104,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FILE")]
     hashes: Option<PathBuf>,
 
+    /// Write what each worker did when, for https://ui.perfetto.dev or chrome://tracing.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+
     /// Save the state to this file at the end.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
@@ -107,6 +115,11 @@ pub(crate) struct Run {
     /// Go on from the state in this file.
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
+
+    /// Serve a page with live figures on this machine, at this port or any that is free, and print
+    /// its address. Only who has the address can read it.
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    dashboard: Option<u16>,
 }
 
 /// What was measured of an epoch, or of all.
@@ -165,8 +178,13 @@ struct Measurement {
 impl Run {
     pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
         let start = Instant::now();
-        let spec = pipeline::describe(&self.target, self.defaults(), self.flags(), &self.set)?;
+        let spec =
+            pipeline::describe(&self.target, pipeline::bare_defaults(), self.flags(), &self.set)?;
         let mut loader = Loader::from_spec(spec)?;
+        if let Some(path) = &self.trace {
+            pictures::try_file(path)?;
+            loader.record_timeline(pictures::SPANS);
+        }
         if let Some(path) = &self.resume {
             loader.resume(&read_state(path)?)?;
         }
@@ -178,6 +196,7 @@ impl Run {
             None => None,
         };
         let signals = Signals::watch();
+        let _live = Live::over(&loader, self.dashboard, output)?;
         let unit = unit(&loader);
         let progress = output.progress(self.planned_samples(&loader), unit);
         let mut measurement = Measurement::default();
@@ -191,6 +210,10 @@ impl Run {
             }
         }
         ran?;
+        if let Some(path) = &self.trace {
+            pictures::write_trace_of(&loader, &pipeline::shown(&self.target), path)?;
+            output.note(&format!("trace: {}", path.display()));
+        }
         if output.is_json() {
             output.json(&self.json(&loader, &measurement))?;
         } else {
@@ -200,14 +223,6 @@ impl Run {
             Some(code) => Outcome::Interrupted(code),
             None => Outcome::Success,
         })
-    }
-
-    /// What a bare data set gets, so that the shortest command does something useful.
-    fn defaults(&self) -> Keys {
-        let mut keys = Keys::new();
-        keys.insert("batch_size".to_owned(), 64.into());
-        keys.insert("transforms".to_owned(), json!([{"op": "RandomResizedCrop", "size": 224}]));
-        keys
     }
 
     fn flags(&self) -> Keys {
@@ -308,11 +323,11 @@ impl Run {
             count => format!(" in {} classes", show_count(count as u64)),
         };
         output.heading(&format!(
-            "{}: {} {unit}{classes}, {} batches an epoch, {} workers",
+            "{}: {} {unit}{classes}, {} an epoch, {}",
             loader.source_names().join(" + "),
             show_count(loader.samples()),
-            show_count(loader.len()),
-            loader.num_workers(),
+            show_batches(loader.len()),
+            show_number(loader.num_workers() as u64, "worker"),
         ))?;
         let rows = loader.spec().batch_size;
         let fields = loader.fields().iter().map(|field| {
@@ -384,13 +399,13 @@ impl Run {
                 format!("{step}; the longest wait for a batch was {longest}"),
             ));
         }
-        if loader.spec().on_error == OnError::Skip || stats.failed > 0 {
-            let listed = match (&loader.spec().quarantine, stats.failed) {
+        if loader.spec().on_error == OnError::Skip || stats.work.failed > 0 {
+            let listed = match (&loader.spec().quarantine, stats.work.failed) {
                 (_, 0) => String::new(),
                 (Some(path), _) => format!(", listed in {}", path.display()),
                 (None, _) => " (--set quarantine=FILE lists them)".to_owned(),
             };
-            lines.push(("failed", format!("{} samples{listed}", show_count(stats.failed))));
+            lines.push(("failed", format!("{} samples{listed}", show_count(stats.work.failed))));
         }
         let (epoch, batch) = loader.position();
         if let Some(path) = &self.state {
@@ -442,7 +457,7 @@ impl Run {
             "bytes_read": stats.work.bytes_read,
             "read_ahead": stats.read_ahead,
             "seconds_per_sample": parts.collect::<Keys>(),
-            "failed": stats.failed,
+            "failed": stats.work.failed,
             "hash": hashed.then(|| format!("{:016x}", all.hash.value())),
             "next": {"epoch": epoch, "batch": batch},
             "state": self.state.as_deref().map(pipeline::shown),
@@ -453,10 +468,6 @@ impl Run {
 
 fn unit(loader: &Loader) -> &'static str {
     if loader.fields().iter().any(|field| field.name == "image") { "images" } else { "samples" }
-}
-
-fn cannot_write(path: &Path, source: std::io::Error) -> Failure {
-    Failure::Library(Error::Io { what: "cannot write", path: path.to_owned(), source })
 }
 
 fn save_state(path: &Path, state: &State) -> Result<(), Failure> {

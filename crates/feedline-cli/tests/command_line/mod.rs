@@ -12,7 +12,7 @@ use serde_json::Value;
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_feedline"));
     command.args(args).env("LC_ALL", "C.UTF-8");
-    for variable in ["NO_COLOR", "RANK", "WORLD_SIZE"] {
+    for variable in ["NO_COLOR", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"] {
         command.env_remove(variable);
     }
     command
