@@ -7,7 +7,6 @@ import json
 import math
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -30,6 +29,8 @@ from feedline._errors import (
     StateError,
     TooManyFailuresError,
 )
+from feedline._live import Live
+from feedline._observe import Figures
 from feedline._open import (
     check_arguments,
     check_last_batch,
@@ -43,6 +44,7 @@ from feedline._plain import with_paths
 from feedline._rows import Arrays, Native, Rows, Stream, warn_of_the_long_way
 from feedline._source import is_iterable
 from feedline._stages import Row, Stages, as_list, name_of, refuse
+from feedline._tuning import CodeTuning
 from feedline.transforms import Transform
 from feedline.workers import (
     Begin,
@@ -141,6 +143,7 @@ class CodeLoader:
         # The order of an iterable would depend on the number of its readers.
         self._workers = min(workers, 1) if self._streams else workers
         about["workers"] = self._workers
+        self._tuning = CodeTuning("num_workers" not in self._plain_spec, self._workers)
         self._rows = rows
         self._job = Job(
             rows,
@@ -171,10 +174,12 @@ class CodeLoader:
         self._closing: Any = None
         self.closed = False
         self._stopped = threading.Event()
-        self._batches = self._samples = 0
-        self._waited = self._longest = 0.0
-        self._first_batch: float | None = None
+        self._figures = Figures()
+        self._before: dict[str, Any] = {}
         self._padding = 0
+        self._live = Live(
+            " + ".join(self._names), self._plain_spec.get("batch_size", 1), spec.get("quarantine")
+        )
 
     @property
     def _position(self) -> tuple[int, int]:
@@ -199,12 +204,15 @@ class CodeLoader:
         return {"source": self._given["source"], **{k: v for k, v in spec.items() if k != "source"}}
 
     @property
+    def _names(self) -> list[str]:
+        return [_type_name(self._given["source"])] if self._streams else [one.name for one in self._sources]
+
+    @property
     def about(self) -> dict[str, Any]:
         """Fields, sizes, classes, workers."""
-        names = [_type_name(self._given["source"])] if self._streams else [one.name for one in self._sources]
         classes = [] if self._streams else self._sources[0].classes
         fields = [{"name": name, "dtype": None, "shape": None} for name in self._fields or ()]
-        about = {**self._about, "fields": fields, "classes": classes, "sources": names}
+        about = {**self._about, "fields": fields, "classes": classes, "sources": self._names}
         if self._streams:
             length = _length(self._given["source"])
             whole = self._plain_spec.get("batch_size", 1) * about["world_size"]
@@ -225,6 +233,8 @@ class CodeLoader:
             self._placed = False
             self._generation += 1
             self._iterated = self._position[0]
+            self._figures.between_epochs()
+            self._before = self._figures.mark()
             return self._generation
 
     def next(self, iterator: int) -> tuple[Any, bool] | None:
@@ -235,26 +245,41 @@ class CodeLoader:
                 raise StaleIteratorError(_STALE)
             if self._iterated != self._position[0]:
                 return None
-            begun = time.monotonic()
+            begun, begins = self._figures.asked(), self._position[1] == 0
+            self._live.asked(self)
             feed = self._running()
             try:
                 task, result = feed.next()
             except StopIteration:
+                self._wait_no_longer()
                 return self._end(iterator)
             except BaseException:
+                self._wait_no_longer()
                 self._halt()
                 raise
-            waited = time.monotonic() - begun
-            self._waited, self._longest = self._waited + waited, max(self._longest, waited)
             if result.error is not None:
                 # The batch stays the next one: after the cause is mended, a resumed run makes it.
+                self._wait_no_longer()
                 self._halt()
                 raise self._named(result.error, task)
             batch = self._finished(task, result)
-            if self._first_batch is None:
-                self._first_batch = waited
             self._move_past(result)
+            self._figures.handed(task.number, task.note[0], begun, begins=begins, result=result)
+            self._live.handed(self)
+            self._tuning.handed(None if self._streams else self._executor, self._figures)
             return batch, self._iterated != self._position[0]
+
+    def ended(self, iterator: int) -> None:
+        """The program asks for more after its epoch's last batch, and so is done with it."""
+        with self._locked():
+            if self._generation == iterator:
+                self._figures.asked()
+                self._figures.between_epochs()
+
+    def _wait_no_longer(self) -> None:
+        """There is no batch for the program."""
+        self._figures.between_epochs()
+        self._live.left()
 
     def _end(self, iterator: int) -> tuple[Any, bool] | None:
         """An iterable is over."""
@@ -300,8 +325,6 @@ class CodeLoader:
             for text in failures:
                 for told in json.loads(text) if text else ():
                     self._record(told)
-        self._batches += 1
-        self._samples += rows
         self._padding = padding
         if self._stages.turned:
             value = at_image(value, lambda array: array.transpose(0, 3, 1, 2) if array.ndim == 4 else array)
@@ -431,7 +454,7 @@ class CodeLoader:
         first.made = None
         return choice
 
-    def _helper(self) -> Callable[[Task], Any]:
+    def _helper(self) -> Callable[[Task], tuple[Any, Any]]:
         """Makes a batch here while the workers are still starting."""
         maker, executor = Maker(self._job), self._executor
         assert executor is not None
@@ -439,9 +462,10 @@ class CodeLoader:
         def look(_: int) -> None:
             executor.wait(0)
 
-        def help_out(task: Task) -> Any:
+        def help_out(task: Task) -> tuple[Any, Any]:
             # Workers that become ready meanwhile get their tasks between two samples.
-            return apart(task.seed, lambda: maker.make(task, None, look))
+            made: tuple[Any, Any] = apart(task.seed, lambda: maker.timed(task, None, look))
+            return made
 
         return help_out
 
@@ -511,20 +535,45 @@ class CodeLoader:
             self._generation += 1
             self._placed = self._resumed = True
 
+    @property
+    def workers(self) -> int:
+        """Workers that make batches now."""
+        return self._tuning.workers
+
+    def decisions(self, seen: int) -> tuple[int, str]:
+        """How many decisions there were, and as JSON those after the first `seen`."""
+        return self._tuning.decisions(seen)
+
     def stats(self) -> dict[str, Any]:
         """What happened so far."""
         self._check_open()
         choice, executor = self._choice, self._executor
         return {
-            "batches": self._batches,
-            "samples": self._samples,
+            **self._figures.stats(),
             "failed_samples": len(self._failed),
-            "first_batch_seconds": self._first_batch,
-            "wait_seconds": self._waited,
-            "longest_wait_seconds": self._longest,
+            "queue": None if self._feed is None else self._feed.queue,
             "executor": None if choice is None else {"name": choice.name, "reason": choice.reason},
-            "workers": {"number": self._workers, "restarted": getattr(executor, "restarts", 0)},
+            "workers": {"number": self._tuning.workers, "restarted": getattr(executor, "restarts", 0)},
+            "tuning": self._tuning.stats(),
         }
+
+    def report(self) -> dict[str, Any]:
+        """How the epoch went so far, and why the program waited."""
+        return {**self.report_since(self._before), "epoch": self._iterated}
+
+    def report_since(self, before: dict[str, Any]) -> dict[str, Any]:
+        """The same since a mark of its figures."""
+        choice = self._choice
+        return self._figures.report(
+            before,
+            executor="inline" if choice is None else choice.name,
+            batch_size=float(self._plain_spec.get("batch_size", 1)),
+            workers=self._tuning.workers,
+        )
+
+    def mark(self) -> dict[str, Any]:
+        """Its figures as they stand, for `report_since`."""
+        return self._figures.mark()
 
     def close(self) -> None:
         """Ends the workers, also while another thread waits for a batch."""
@@ -536,6 +585,7 @@ class CodeLoader:
             executor, self._executor = self._executor, None
             if executor is not None:
                 self._end_workers(executor)
+            self._live.close()
             if self._quarantine is not None:
                 self._quarantine.close()
 

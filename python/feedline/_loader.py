@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy.typing
 
 from feedline import _native
 from feedline._batch import Batch, Convert, fields_converter
 from feedline._device import choose
-from feedline._errors import SpecError, StateError
+from feedline._errors import Error, SpecError, StateError
+from feedline._live import hide_workers, open_dashboard
+from feedline._observe import Teller, Telling
 from feedline._plain import plain, with_paths
 from feedline._source import is_code, read_source
 from feedline._stages import as_list, has_code, refuse
+from feedline._tuning import Decisions, freeze_code
 from feedline.transforms import PerBatch, Transform, specs
 
 if TYPE_CHECKING:
@@ -46,8 +50,10 @@ class Loader:
         an array [height, width, channels], and what the last one returns goes into the batch as it
         is. `PerBatch(function)` at the end gets whole batches.
     batch_size: samples of a batch, on each rank.
-    num_workers: threads, or what `executor` says; "auto" is one for each core, 0 makes batches in the
-        calling thread.
+    num_workers: threads, or what `executor` says; 0 makes batches in the calling thread. "auto" begins
+        with one for each core and comes down to the fewest that keep the program from waiting
+        (`stats()["tuning"]` and the log say what was changed and why; no batch changes by it). Processes
+        that run Python code stay as many as there are cores.
     prefetch_factor: batches in the making for each worker; a few in all by default.
     memory: bytes that the loader may hold, as a number or as "2GB". Not with Python code, nor is cache.
     drop_last: leave an incomplete last batch out.
@@ -81,10 +87,14 @@ class Loader:
     device_prefetch: batches that wait on the device.
     pin_memory: page-lock batches on the host, so that copies to a GPU run beside the program; the
         default is to do so if there is a device. Without CUDA it warns once and goes on without.
+    dashboard: True serves a page with live figures on this machine, a number at that port;
+        `dashboard_url` is its address, which is also printed. FEEDLINE_DASHBOARD=1, or a port, in the
+        environment does the same for every loader.
     """
 
     _native: _native.Loader | CodeLoader
     _convert: Convert
+    _url: str | None
 
     def __init__(
         self,
@@ -121,6 +131,7 @@ class Loader:
         device: object = None,
         device_prefetch: int = 2,
         pin_memory: bool | None = None,
+        dashboard: bool | int | None = None,
     ) -> None:
         self._open(
             {
@@ -157,6 +168,7 @@ class Loader:
             device_prefetch,
             pin_memory,
         )
+        self._url = open_dashboard(dashboard)
 
     @classmethod
     def from_spec(
@@ -168,6 +180,7 @@ class Loader:
         device: object = None,
         device_prefetch: int = 2,
         pin_memory: bool | None = None,
+        dashboard: bool | int | None = None,
         **changes: Any,
     ) -> Loader:
         """A loader as a description says: a dict, a .toml or .json file, or the text of one.
@@ -185,6 +198,7 @@ class Loader:
             described["source"] = source
         loader = cls.__new__(cls)
         loader._open(described, output, device, device_prefetch, pin_memory)
+        loader._url = open_dashboard(dashboard)
         return loader
 
     def _open(
@@ -203,9 +217,11 @@ class Loader:
                 if given:
                     raise refuse(key, "batches that Python code makes stay in the host's plain memory")
             self._native = inside = CodeLoader(spec, source, output, **code)
+            self._decisions = Decisions(inside)
             self._about = inside.about
             self._output, self._device = output, None
             self._hand: Callable[[Any], Any] = _as_it_is
+            self._teller = Teller(inside.report)
             return
         arrays: list[Any] = []
         if "source" in spec:
@@ -219,6 +235,7 @@ class Loader:
         self._native = native = _native.Loader(
             json.dumps(described), arrays, paths, chosen.name, chosen.prefetch, chosen.pin
         )
+        self._decisions = Decisions(native)
         self._device = chosen.name
         self._paths = paths
         self._about = json.loads(native.about)
@@ -232,10 +249,14 @@ class Loader:
             raise
         names, convert = self._names, self._convert
         self._hand = lambda batch: Batch(batch, names, convert)
+        self._teller = Teller(lambda: json.loads(native.report()))
 
     def __iter__(self) -> Epoch:
         """Begins the next epoch, or goes on where `set_epoch` or `load_state_dict` put it."""
-        return Epoch(self, self._native.begin())
+        hide_workers()
+        # Of the epoch before all is known by now, and told before the figures are of the next.
+        telling = self._teller.begin()
+        return Epoch(self, self._native.begin(), telling)
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every rank."""
@@ -268,8 +289,12 @@ class Loader:
 
     @property
     def num_workers(self) -> int:
-        """Workers that make batches."""
-        return int(self._about["workers"])
+        """Workers that make batches now."""
+        try:
+            return int(self._about["workers"]) if self._native.closed else self._native.workers
+        except Error:
+            # In a forked child, while a thread of the parent held the loader.
+            return int(self._about["workers"])
 
     @property
     def epoch(self) -> int:
@@ -307,6 +332,23 @@ class Loader:
         stats: dict[str, Any] = json.loads(told) if isinstance(told, str) else told
         return stats
 
+    @property
+    def dashboard_url(self) -> str | None:
+        """The address of the page with live figures; None if there is none."""
+        return self._url
+
+    def freeze(self, path: str | os.PathLike[str]) -> None:
+        """Writes a description with the settings that this loader has now, and the reason for each.
+
+        `Loader.from_spec(path)` and `feedline run` then have them from the start and change nothing.
+        Arrays have to be given again, as `from_spec(path, source=arrays)`. Of a loader over Python
+        code only the settings are written, with a line that says how to use them.
+        """
+        if isinstance(self._native, _native.Loader):
+            self._native.freeze(os.fspath(path))
+        else:
+            freeze_code(path, self._native)
+
     def close(self) -> None:
         """Ends the workers. Batches that the program has stay valid; iterating is an error."""
         self._native.close()
@@ -343,7 +385,7 @@ class Loader:
             lines.append(f"  {field['name']:<{width}}{known}")
         closed = ", closed" if self._native.closed else ""
         place = f" on {self._device}" if self._device else ""
-        lines.append(f"  {about['workers']} workers, output {self._output}{place}{closed})")
+        lines.append(f"  {self.num_workers} workers, output {self._output}{place}{closed})")
         return "\n".join(lines)
 
 
@@ -361,11 +403,13 @@ class Epoch(Iterator[Any]):
     A batch is a `feedline.Batch`, or has the structure of a data set's samples.
     """
 
-    __slots__ = ("_hand", "_native", "_number", "_over", "_padding")
+    __slots__ = ("_decisions", "_hand", "_native", "_number", "_over", "_padding", "_telling")
 
-    def __init__(self, loader: Loader, number: int) -> None:
+    def __init__(self, loader: Loader, number: int, telling: Telling) -> None:
         self._native, self._number, self._over = loader._native, number, False
         self._hand, self._padding = loader._hand, 0
+        self._telling = telling
+        self._decisions = loader._decisions
 
     def __iter__(self) -> Epoch:
         return self
@@ -377,18 +421,31 @@ class Epoch(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._over:
-            raise StopIteration
+            self._end()
         try:
             made = self._native.next(self._number)
         except Exception:
             self._over = True
+            self._telling.gone()
             raise
         if made is None:
             self._over = True
-            raise StopIteration
+            self._end()
         batch, self._over = made
+        if self._over:
+            self._telling.over()
+        else:
+            self._telling.handed()
+        self._decisions.look(self._over)
         self._padding = batch.padding if isinstance(self._native, _native.Loader) else self._native.padding
         return self._hand(batch)
+
+    def _end(self) -> NoReturn:
+        """The program is done with the last batch: how long its step took is known now."""
+        with contextlib.suppress(Error):
+            self._native.ended(self._number)
+        self._telling.ended()
+        raise StopIteration
 
 
 def _read(spec: str) -> dict[str, Any]:

@@ -93,6 +93,9 @@ class Epoch(Iterator[Any]):
 
     def __init__(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
         self._loader: DataLoader[Any] | None = loader
+        loader._figures.between_epochs()
+        loader._before, loader._epochs = loader._figures.mark(), loader._epochs + 1
+        self._telling = loader._teller.begin()
         self._pin = loader.pin_memory and torch.accelerator.is_available()
         self._kind = kind_of(loader.dataset)
         # Each worker has its own part of the data or its own state: the tasks go round.
@@ -234,17 +237,31 @@ class Epoch(Iterator[Any]):
         loader = self._loader
         if loader is None:
             raise StopIteration
+        figures = loader._figures
+        asked, begins = figures.asked(), self._progress.handed == 0
+        loader._live.asked(loader)
         try:
             task, result = self._feed.next()
-        except StopIteration:
-            self._finish()
-            raise
-        except KeyboardInterrupt:
-            loader.close()
+        except BaseException as error:
+            loader._wait_no_longer()
+            if isinstance(error, StopIteration):
+                self._telling.ended()
+                self._finish()
+            elif isinstance(error, KeyboardInterrupt):
+                loader.close()
             raise
         self._note(task, result)
         if result.error is not None:
+            loader._wait_no_longer()
             raise result.error
+        rows = len(task.index) if loader._auto_collation else 1
+        figures.handed(task.number, rows, asked, begins=begins, result=result)
+        loader._live.handed(loader)
+        # Where each worker has a state or a seed, their number stays.
+        fixed = self._own or loader.random == "worker"
+        loader._tuning.handed(None if fixed else self._executor, figures)
+        loader._decisions.look(self._feed.exhausted)
+        self._telling.handed()
         if self._feed.exhausted and loader.persistent_workers:
             self._guess_next(loader)
         progress = self._progress
@@ -331,6 +348,10 @@ class Epoch(Iterator[Any]):
             executor.forget()
             loader._give_executor(executor)
 
+    def __reduce__(self) -> Any:
+        # As torch: what is under way cannot be taken along.
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled")
+
     def __del__(self) -> None:
         if getattr(self, "_loader", None) is not None:
             try:  # noqa: SIM105 - the interpreter may be going down, and contextlib gone
@@ -339,7 +360,9 @@ class Epoch(Iterator[Any]):
                 pass
 
 
-def _helper(loader: DataLoader[Any], job: Job, executor: Executor) -> Callable[[Task], Any] | None:
+def _helper(
+    loader: DataLoader[Any], job: Job, executor: Executor
+) -> Callable[[Task], tuple[Any, Any]] | None:
     """Makes batches in the program's own thread while the workers are still starting, where nobody
     could tell the difference."""
     if executor.name != "processes" or loader.random != "batch" or loader.worker_init_fn is not None:
@@ -351,7 +374,7 @@ def _helper(loader: DataLoader[Any], job: Job, executor: Executor) -> Callable[[
         # Workers that become ready meanwhile get their tasks between two samples.
         executor.wait(0)
 
-    return lambda task: apart(task.seed, lambda: maker.make(task, None, look))
+    return lambda task: apart(task.seed, lambda: maker.timed(task, None, look))
 
 
 class _EpochFeed(Feed):

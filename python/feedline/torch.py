@@ -20,8 +20,11 @@ from torch.utils.data._utils.collate import default_collate
 from feedline import _native
 from feedline._accelerate import adopt
 from feedline._errors import StateError
+from feedline._live import Live, open_dashboard
+from feedline._observe import Figures, Teller
 from feedline._torch_epoch import Epoch, Progress, kind_of
 from feedline._torch_order import Guess
+from feedline._tuning import CodeTuning, Decisions
 from feedline.workers import (
     Choice,
     Executor,
@@ -55,9 +58,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         imported what they need (or as `multiprocessing_context` says), "threads" share the data
         set and suit code that lets go of the interpreter's lock, "inline" is the caller's thread.
         "auto" tries the first samples and picks; `stats()["executor"]` says what and why.
+    num_workers: as torch's, or "auto", which begins with one for each core that the process may use.
+        They are then adjusted to what the program needs, unless each has a state; the batches are
+        the same, and `stats()["tuning"]` tells what was decided and why.
     random: "batch" seeds the global generators of random, NumPy and torch for each batch, so
         that batches do not depend on the number of workers and resume exactly; "worker" seeds
         each worker once, as torch does. Threads share the generators and are not seeded.
+    dashboard: as of `feedline.Loader`.
     """
 
     def __init__(
@@ -67,7 +74,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         shuffle: bool | None = None,
         sampler: Any = None,
         batch_sampler: Any = None,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -83,6 +90,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         snapshot_every_n_steps: int | None = 1,
         executor: Literal["auto", "threads", "processes", "inline"] = "auto",
         random: Literal["batch", "worker"] = "batch",
+        dashboard: bool | int | None = None,
     ) -> None:
         if executor not in _EXECUTORS:
             raise ValueError(f"executor = {executor!r}: is not one of {', '.join(_EXECUTORS)}")
@@ -90,6 +98,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             raise ValueError(f"random = {random!r}: is neither 'batch' nor 'worker'")
         if snapshot_every_n_steps is not None and snapshot_every_n_steps < 1:
             raise ValueError("snapshot_every_n_steps must be at least 1")
+        self._adjusts = num_workers == "auto"
+        if num_workers == "auto":
+            num_workers = _native.cores()
         super().__init__(
             dataset,
             batch_size,
@@ -127,7 +138,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._round = 0
         self._guess: tuple[Guess, Feed, Executor] | None = None
         self._guesses = True
+        self._watch()
         self._process = os.getpid()
+        self.dashboard_url = open_dashboard(dashboard)
 
     def __iter__(self) -> Any:
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
@@ -286,15 +299,53 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._progress = None
 
     def stats(self) -> dict[str, Any]:
-        """What happened in the current or last epoch."""
+        """What happened so far: counts and seconds."""
         choice, progress = self._choice, self._progress
         return {
+            **self._figures.stats(),
+            "queue": None if progress is None or progress.feed is None else progress.feed.queue,
             "executor": None if choice is None else {"name": choice.name, "reason": choice.reason},
-            "batches": 0 if progress is None else progress.handed,
-            "wait_seconds": 0.0 if progress is None else progress.feed_figure("waited"),
-            "longest_wait_seconds": 0.0 if progress is None else progress.feed_figure("longest_wait"),
+            "workers": {"number": self._tuning.workers},
+            "tuning": self._tuning.stats(),
             "made_by_the_caller": 0 if progress is None else int(progress.feed_figure("helped")),
         }
+
+    def report(self) -> dict[str, Any]:
+        """How the current or last epoch went so far, and why the program waited."""
+        return {**self.report_since(self._before), "epoch": self._epochs - 1}
+
+    def report_since(self, before: dict[str, Any]) -> dict[str, Any]:
+        """The same since a mark of its figures."""
+        choice = self._choice
+        return self._figures.report(
+            before,
+            executor="inline" if choice is None else choice.name,
+            batch_size=float(self.batch_size or 1),
+            workers=self._tuning.workers,
+        )
+
+    def mark(self) -> dict[str, Any]:
+        """Its figures as they stand, for `report_since`."""
+        return self._figures.mark()
+
+    def _watch(self) -> None:
+        self._figures, self._before, self._epochs = Figures(), dict[str, Any](), 0
+        self._tuning = CodeTuning(self._adjusts, self.num_workers)
+        self._decisions = Decisions(self._tuning)
+        # The teller must not keep the loader alive.
+        loader = weakref.ref(self)
+
+        def report() -> dict[str, Any]:
+            alive = loader()
+            return {"batches": 0, "wait_share": 0.0, "seconds": 0.0} if alive is None else alive.report()
+
+        self._teller = Teller(report)
+        self._live = Live(type(self.dataset).__qualname__, self.batch_size or 1)
+
+    def _wait_no_longer(self) -> None:
+        """There is no batch for the program."""
+        self._figures.between_epochs()
+        self._live.left()
 
     def close(self) -> None:
         """Ends the workers; iterating again starts new ones."""
@@ -306,6 +357,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.close()
+        self._live.close()
 
     def _drop_guess(self) -> None:
         guess, self._guess = self._guess, None
@@ -315,9 +367,23 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
-        for name in ("_idle", "_progress", "_epoch", "_guess"):
+        for name in (
+            "_idle",
+            "_progress",
+            "_epoch",
+            "_guess",
+            "_teller",
+            "_live",
+            "_tuning",
+            "_decisions",
+            "dashboard_url",
+        ):
             kept[name] = None
         return kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._watch()
 
 
 def _check(state: Mapping[str, Any], loader: DataLoader[Any]) -> None:

@@ -21,7 +21,7 @@ from feedline.workers.executor import Begin, Executor, Result
 from feedline.workers.failure import WorkerError
 from feedline.workers.feed import Feed
 from feedline.workers.inline import Inline
-from feedline.workers.job import Ended, Job, Maker, Task, is_stateful
+from feedline.workers.job import Ended, Job, Maker, Task, Times, is_stateful
 from feedline.workers.processes import Processes
 from feedline.workers.reader import Reader
 from feedline.workers.seeds import apart, mixed
@@ -43,6 +43,7 @@ __all__ = [
     "StandIn",
     "Task",
     "Threads",
+    "Times",
     "WorkerError",
     "apart",
     "choose",

@@ -14,12 +14,14 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy
 
+from feedline import _native
 from feedline.workers import torch_side
 from feedline.workers.channel import Channel, Closed
 from feedline.workers.failure import Failure
@@ -108,6 +110,8 @@ class Worker:
         self._channel.send(("ready", os.getpid()))
 
     def _open(self, job: Job, worker: int, base_seed: int) -> Maker:
+        # Whoever wants to look looks at the process that this one works for.
+        _native.stay_hidden()
         seed = base_seed + worker
         seed_all(seed & (1 << 64) - 1)
         if job.torch:
@@ -183,8 +187,10 @@ class Worker:
     def _make(self, sequence: int, task: Task, slot: Slot, row: Any) -> tuple[Any, ...]:
         if self._trouble is not None or self._maker is None:
             raise self._trouble or RuntimeError("the worker has no data set")
-        value = self._maker.make(task, slot, row)
-        return "made", sequence, pack((value, self._state(task)), slot)
+        value, times = self._maker.timed(task, slot, row)
+        began = time.perf_counter()
+        packed = pack((value, self._state(task)), slot)
+        return "made", sequence, packed, times._replace(hand_over=time.perf_counter() - began)
 
     def _state(self, task: Task) -> Any:
         return self._maker.state() if task.snapshot and self._maker is not None else None

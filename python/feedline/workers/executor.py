@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from feedline.workers.job import Job, Task
+from feedline.workers.job import Job, Task, Times
+
+Span = tuple[int, str, float, float]
+"""A worker, what it did ("code" or "copy"), and from when to when (see `Times.began`)."""
+
+
+def spans_of(worker: int, times: Times) -> list[Span]:
+    """What a worker did that made a batch alone."""
+    made = times.began + times.code
+    return [
+        (worker, "code", times.began, made),
+        (worker, "copy", made, made + times.join + times.hand_over),
+    ]
 
 
 @dataclass
@@ -18,6 +30,9 @@ class Result:
     """An iterable had no more samples."""
     state: Any = None
     """The data set's state after this batch, if it was asked for."""
+    times: Times | None = None
+    spans: list[Span] = field(default_factory=list)
+    """What which worker did for it; nothing if there are no workers."""
 
 
 @dataclass
@@ -43,6 +58,10 @@ class Executor(Protocol):
     """Why it can do nothing any more."""
     capacity: int
     """Tasks that may be under way at once."""
+
+    @property
+    def ready(self) -> int:
+        """Results that nobody has taken yet."""
 
     def begin(self, begin: Begin) -> None:
         """An epoch begins: iterables start anew."""

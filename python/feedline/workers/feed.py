@@ -18,7 +18,7 @@ class Feed:
     """Keeps an executor busy with tasks and hands the batches over.
 
     `turns` gives the tasks to the workers in turn, as long as their iterables last. `helper` makes
-    a batch in the calling thread while no worker is ready yet.
+    a batch in the calling thread (and times it) while no worker is ready yet.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Feed:
         turns: bool = False,
         turn: int = 0,
         active: list[bool] | None = None,
-        helper: Callable[[Task], Any] | None = None,
+        helper: Callable[[Task], tuple[Any, Any]] | None = None,
     ) -> None:
         self._executor, self._tasks = executor, tasks
         self._in_order, self._timeout, self._helper = in_order, timeout, helper
@@ -66,6 +66,12 @@ class Feed:
                 self._turn = (self._turn + 1) % len(self.active)
             self.assigned(task)
             self._pending.append((self._executor.submit(task), task))
+
+    @property
+    def queue(self) -> dict[str, int]:
+        """Batches that are made and wait, that are under way or wait, and that may be."""
+        executor = self._executor
+        return {"ready": executor.ready, "open": len(self._pending), "most": executor.capacity}
 
     @property
     def pending(self) -> int:
@@ -129,7 +135,8 @@ class Feed:
         if self._helper is not None and self._executor.withdraw(sequence):
             self.helped += 1
             try:
-                return 0, Result(self._helper(task))
+                value, times = self._helper(task)
+                return 0, Result(value, times=times)
             except Exception as error:
                 return 0, Result(error=error)
         return None

@@ -23,6 +23,10 @@ class Inline:
         self._sequence = 0
         self.owner = os.getpid()
 
+    @property
+    def ready(self) -> int:
+        return 0
+
     def begin(self, begin: Begin) -> None:
         state = None if begin.states is None else begin.states[0]
         skip = 0 if begin.skips is None else begin.skips[0]
@@ -37,12 +41,12 @@ class Inline:
     def take(self, sequence: int) -> Result | None:
         task = self._tasks.pop(sequence)
         try:
-            value = apart(task.seed, lambda: self._maker.make(task))
+            value, times = apart(task.seed, lambda: self._maker.timed(task))
         except Ended:
             return Result(ended=True, state=self._maker.state() if task.snapshot else None)
         except Exception as error:
             return Result(error=error)
-        return Result(value, state=self._maker.state() if task.snapshot else None)
+        return Result(value, state=self._maker.state() if task.snapshot else None, times=times)
 
     def wait(self, seconds: float | None) -> bool:
         return True

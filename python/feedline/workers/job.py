@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from feedline import _native
 from feedline.workers.seeds import seed_all, seed_row
@@ -68,6 +69,21 @@ class Task:
     """Samples that the consumer has made already, from the first on; they do not travel."""
 
 
+class Times(NamedTuple):
+    """Where a batch's time went, in seconds."""
+
+    code: float
+    """For the samples."""
+    cpu: float
+    """Of these on a core."""
+    join: float
+    """For joining them."""
+    hand_over: float
+    """For handing them over."""
+    began: float
+    """When its first sample was begun, by the clock that all processes of a machine share."""
+
+
 class Ended(Exception):
     """An iterable has no more samples."""
 
@@ -86,6 +102,20 @@ class Maker:
         self._copier: _native.Copier | None = None
         self._iterator: Any = None
         self._ended = False
+        self._joined = 0.0
+
+    def timed(
+        self,
+        task: Task,
+        slot: Slot | None = None,
+        row: Callable[[int], None] = lambda _: None,
+    ) -> tuple[Any, Times]:
+        """The batch of a task, and how long it took."""
+        self._joined = 0.0
+        began, cpu = time.perf_counter(), time.thread_time()
+        value = self.make(task, slot, row)
+        code = max(0.0, time.perf_counter() - began - self._joined)
+        return value, Times(code, min(code, max(0.0, time.thread_time() - cpu)), self._joined, 0.0, began)
 
     def begin(self, state: Any = None, skip: int = 0, rows: int = 0) -> None:
         """Begins an epoch, at `state`, and passes over `skip` batches of `rows` samples."""
@@ -163,8 +193,12 @@ class Maker:
         return Stack(rows, slot, lambda samples: self._join(samples, slot), torch, self._copier)
 
     def _join(self, samples: Any, slot: Slot | None) -> Any:
-        with self.joining(slot):
-            return self.job.collate(samples)
+        began = time.perf_counter()
+        try:
+            with self.joining(slot):
+                return self.job.collate(samples)
+        finally:
+            self._joined += time.perf_counter() - began
 
     def _next(self, index: Any, slot: Slot | None, row: Callable[[int], None]) -> Any:
         if self._ended:

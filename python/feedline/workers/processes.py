@@ -21,7 +21,7 @@ import numpy
 
 from feedline.workers.channel import Channel, Closed
 from feedline.workers.child import MAKING, PAGE, ROW, WANTED, Worker, start
-from feedline.workers.executor import Begin, Result
+from feedline.workers.executor import Begin, Result, spans_of
 from feedline.workers.failure import WorkerError
 from feedline.workers.job import Job, Task, is_stateful
 from feedline.workers.packing import Packed, pack, unpack
@@ -64,6 +64,7 @@ class Processes:
         pin: Callable[[int, int], Pin] | None = None,
     ) -> None:
         self.workers, self.capacity, self.method = workers, max(1, workers * prefetch), method
+        self.active = workers
         self._prefetch = max(1, prefetch)
         self._job, self._base_seed = job, base_seed
         self.slots = Slots(self.capacity + 2, pin)
@@ -160,6 +161,10 @@ class Processes:
 
         start(theirs, work)
 
+    @property
+    def ready(self) -> int:
+        return len(self._results)
+
     def begin(self, begin: Begin) -> None:
         self._begin = begin
         for process in self._processes:
@@ -219,8 +224,15 @@ class Processes:
             process = self._processes[task.worker]
             # Its turn is fixed; what it cannot take yet waits in its connection.
             return process if process.ready else None
-        ready = [one for one in self._processes if one.ready and len(one.open) < self._prefetch]
+        active = self._processes[: self.active]
+        ready = [one for one in active if one.ready and len(one.open) < self._prefetch]
         return min(ready, key=lambda one: len(one.open), default=None)
+
+    def adjust(self, active: int) -> None:
+        """From now on so many workers get tasks that any of them may do; the others rest. No batch
+        changes by it."""
+        self.active = max(1, min(active, self.workers))
+        self._hand_out()
 
     def _give(self, process: _Process, sequence: int, task: Task) -> None:
         slot = self.slots.take(lambda one: self._slot_numbers.get(one) in process.slots)
@@ -296,7 +308,8 @@ class Processes:
             self._results[sequence] = Result(error=error)
             return
         if kind == "made":
-            self._results[sequence] = Result(value, state=state)
+            spans = spans_of(process.number, details[2])
+            self._results[sequence] = Result(value, state=state, times=details[2], spans=spans)
         elif kind == "ended":
             self._results[sequence] = Result(ended=True, state=state)
         else:

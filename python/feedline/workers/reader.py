@@ -7,7 +7,7 @@ import dataclasses
 import os
 import threading
 
-from feedline.workers.executor import Begin, Result
+from feedline.workers.executor import Begin, Result, spans_of
 from feedline.workers.failure import WorkerError
 from feedline.workers.job import Ended, Job, Maker, Task
 
@@ -31,6 +31,10 @@ class Reader:
         self.owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="feedline-reader", daemon=True)
         self._thread.start()
+
+    @property
+    def ready(self) -> int:
+        return len(self._results)
 
     def begin(self, begin: Begin) -> None:
         self._put(begin)
@@ -81,12 +85,13 @@ class Reader:
 
     def _make(self, task: Task) -> Result:
         try:
-            value = self._maker.make(task)
+            value, times = self._maker.timed(task)
         except Ended:
             return Result(ended=True, state=self._maker.state())
         except BaseException as error:
             return Result(error=error)
-        return Result(value, state=self._maker.state() if task.snapshot else None)
+        state = self._maker.state() if task.snapshot else None
+        return Result(value, state=state, times=times, spans=spans_of(0, times))
 
     def take(self, sequence: int) -> Result | None:
         if os.getpid() != self.owner:

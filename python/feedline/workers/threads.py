@@ -13,7 +13,7 @@ from feedline import _native
 from feedline.workers import torch_side
 from feedline.workers.executor import Begin, Result
 from feedline.workers.failure import WorkerError
-from feedline.workers.job import Job, Task
+from feedline.workers.job import Job, Task, Times
 from feedline.workers.seeds import of_row
 from feedline.workers.slots import Pin, Slots
 from feedline.workers.stack import Stack
@@ -30,6 +30,11 @@ class _Batch:
         self.samples: list[Any] = []
         self.stack: Stack | None = None
         self.error: tuple[int, BaseException] | None = None
+        # Seconds for the samples, and of these on a core.
+        self.code = self.cpu = 0.0
+        # From when to when each thread worked on it.
+        self.since: dict[int, float] = {}
+        self.until: dict[int, float] = {}
 
     def fail(self, row: int, error: BaseException) -> None:
         # Rows are given out in order: of several failures the first row's is the one that a
@@ -54,7 +59,7 @@ class Threads:
         base_seed: int,
         pin: Callable[[int, int], Pin] | None = None,
     ) -> None:
-        self.workers = workers
+        self.workers = self.active = workers
         # All threads work on the same batch, so `prefetch` batches keep them all busy.
         self.capacity = max(2, prefetch)
         self._job, self._base_seed = job, base_seed
@@ -78,6 +83,10 @@ class Threads:
         ]
         for thread in self._threads:
             thread.start()
+
+    @property
+    def ready(self) -> int:
+        return len(self._results)
 
     def begin(self, begin: Begin) -> None:
         state = None if begin.states is None else begin.states[0]
@@ -138,7 +147,7 @@ class Threads:
         renewals = self._renewals
         while True:
             with self._changed:
-                while not (self._closed or any(self._has_work(batch) for batch in self._open)):
+                while not (self._closed or (number < self.active and self._is_open())):
                     self._changed.wait()
                 if self._closed:
                     return
@@ -156,15 +165,25 @@ class Threads:
             if renewed:
                 # As torch, whose workers are new in every epoch.
                 self._enter(number)
-            self._work(batch, row, generator)
+            self._work(number, batch, row, generator)
+
+    def _is_open(self) -> bool:
+        return any(self._has_work(batch) for batch in self._open)
+
+    def adjust(self, active: int) -> None:
+        """From now on so many threads work; the others rest. No batch changes by it."""
+        with self._changed:
+            self.active = max(1, min(active, self.workers))
+            self._changed.notify_all()
 
     @staticmethod
     def _has_work(batch: _Batch) -> bool:
         # A batch whose rows all came ready-made still has to be finished by somebody.
         return batch.next < batch.rows or (batch.next == batch.rows and batch.under_way == 0)
 
-    def _work(self, batch: _Batch, row: int, generator: torch_side.OwnGenerator) -> None:
+    def _work(self, number: int, batch: _Batch, row: int, generator: torch_side.OwnGenerator) -> None:
         result, seed = None, batch.task.seed
+        began, cpu = time.perf_counter(), time.thread_time()
         if row < batch.rows:
             try:
                 if self._trouble is not None:
@@ -175,7 +194,12 @@ class Threads:
                 self._make(batch, row)
             except BaseException as error:
                 batch.fail(row, error)
+        code, cpu = time.perf_counter() - began, time.thread_time() - cpu
         with self._changed:
+            batch.code += code
+            batch.cpu += cpu
+            batch.since.setdefault(number, began)
+            batch.until[number] = began + code
             batch.under_way -= 1
             last = batch.next >= batch.rows and batch.under_way == 0 and batch in self._open
             if last:
@@ -183,7 +207,7 @@ class Threads:
         if last:
             if seed is not None and self._job.batched and not self._many:
                 generator.seed(of_row(seed, -1))
-            result = self._finish(batch)
+            result = self._finish(batch, number)
             with self._changed:
                 if batch.sequence >= self._wanted and not self._closed:
                     self._results[batch.sequence] = result
@@ -200,8 +224,9 @@ class Threads:
         else:
             self._keep(batch, row, dataset[index[row]])
 
-    def _finish(self, batch: _Batch) -> Result:
+    def _finish(self, batch: _Batch, number: int) -> Result:
         stack, lent = batch.stack, False
+        began = time.perf_counter()
         try:
             if batch.error is not None:
                 return Result(error=batch.error[1])
@@ -214,7 +239,10 @@ class Threads:
             state = None
             if batch.task.snapshot:
                 state = {"dataset": self._job.dataset.state_dict(), "iterator": None, "ended": False}
-            return Result(value, state=state)
+            ended, first = time.perf_counter(), min(batch.since.values())
+            times = Times(batch.code, min(batch.code, batch.cpu), ended - began, 0.0, first)
+            spans = [(one, "code", since, batch.until[one]) for one, since in batch.since.items()]
+            return Result(value, state=state, times=times, spans=[*spans, (number, "copy", began, ended)])
         except BaseException as error:
             return Result(error=error)
         finally:

@@ -1,0 +1,141 @@
+"""What a loader changes by itself while it runs, and how to keep it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from feedline import _native
+from feedline._observe import Figures
+from feedline.workers import Processes, Threads
+
+if TYPE_CHECKING:
+    from feedline._code import CodeLoader
+
+_log = logging.getLogger("feedline")
+
+# Between two looks, in seconds.
+_PAUSE = 1.0
+
+
+class Adjusted(Protocol):
+    """Something whose workers are adjusted."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def decisions(self, seen: int) -> tuple[int, str]:
+        """How many decisions there were, and as JSON those after the first `seen`."""
+
+
+class Decisions:
+    """Logs what `num_workers="auto"` decided, each decision once."""
+
+    __slots__ = ("_due", "_loader", "_seen")
+
+    def __init__(self, loader: Adjusted) -> None:
+        self._loader = loader
+        self._seen = 0
+        self._due = 0.0
+
+    def look(self, epoch_ended: bool) -> None:
+        """Called at every batch; most of the time there is nothing to do."""
+        now = time.monotonic()
+        if now < self._due and not epoch_ended:
+            return
+        self._due = now + _PAUSE
+        if not _log.isEnabledFor(logging.INFO) or self._loader.closed:
+            return
+        self._seen, told = self._loader.decisions(self._seen)
+        for decision in json.loads(told):
+            _log.info("%s", _sentence(decision))
+
+
+def _sentence(decision: dict[str, Any]) -> str:
+    name, before, after = decision["setting"], decision["from"], decision["to"]
+    change = f"{name} stays at {after}" if before == after else f"{name} {before} -> {after}"
+    return f"auto: {change} after {decision['seconds']:.1f} s: {decision['reason']}"
+
+
+class CodeTuning:
+    """Adjusts the threads or processes that run Python code."""
+
+    closed = False
+
+    def __init__(self, auto: bool, workers: int) -> None:
+        self._auto, self.workers = auto, workers
+        self._controller: _native.Controller | None = None
+        self._first = self._due = 0.0
+        # Whether it is known that the workers are none that can be changed.
+        self._settled = False
+
+    def handed(self, executor: object, figures: Figures) -> None:
+        """A batch was handed over. Most of the time there is nothing to do."""
+        now = time.monotonic()
+        if now < self._due or not self._auto:
+            return
+        if not isinstance(executor, Threads | Processes):
+            self._settled = True
+            return
+        if self._controller is None:
+            self._controller = _native.Controller(self.workers, executor.capacity)
+            self._first = now
+        wait = figures.waited - (figures.first_batch or 0.0) - figures.turnover
+        busy = figures.code + figures.join
+        wanted, due = self._controller.look(
+            now - self._first, figures.batches, figures.samples, wait, figures.stepped, busy
+        )
+        self._due = self._first + due
+        if wanted != executor.active:
+            executor.adjust(wanted)
+            self.workers = wanted
+
+    def decisions(self, seen: int) -> tuple[int, str]:
+        """How many decisions there were, and as JSON those after the first `seen`."""
+        return (0, "[]") if self._controller is None else self._controller.decisions(seen)
+
+    def stats(self) -> dict[str, Any]:
+        """What `stats()` says of it."""
+        if self._controller is not None:
+            told: dict[str, Any] = json.loads(self._controller.tuning())
+            return told
+        fixed = "workers with a state or a seed each, and workers whose number was given stay as they are"
+        return {
+            "auto": self._auto and not self._settled,
+            "reason": fixed if self._settled or not self._auto else "nothing was made yet",
+            "num_workers": self.workers,
+            "most_workers": self.workers,
+            "decisions": [],
+            "decisions_left_out": 0,
+        }
+
+
+def freeze_code(path: str | os.PathLike[str], loader: CodeLoader) -> None:
+    """Writes the settings of a loader over objects of the program, which a file cannot hold."""
+    stats, spec = loader.stats(), loader.spec
+    settings: dict[str, Any] = {"num_workers": stats["tuning"]["num_workers"]}
+    if spec.get("prefetch_factor"):
+        settings["prefetch_factor"] = spec["prefetch_factor"]
+    decided = [one["reason"] for one in stats["tuning"]["decisions"] if one["setting"] == "num_workers"]
+    why = {"num_workers": decided[-1] if decided else "as it was set, or one for each core"}
+    chosen = stats["executor"]
+    if chosen is not None:
+        settings["executor"] = chosen["name"]
+        why["executor"] = chosen["reason"]
+    where = Path(path)
+    if where.suffix == ".json":
+        where.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        return
+    lines = [
+        "# Settings of a loader over objects of the program. To use them:",
+        f"#   Loader(my_dataset, ..., **tomllib.loads(Path({where.name!r}).read_text()))",
+    ]
+    for key, value in settings.items():
+        if key in why:
+            lines.append(f"# {' '.join(why[key].split())}")
+        lines.append(f"{key} = {json.dumps(value)}")
+    where.write_text("\n".join(lines) + "\n", encoding="utf-8")

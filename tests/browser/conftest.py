@@ -1,0 +1,93 @@
+"""Chromium and the pages to look at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+# The training process that tests of the live view start is there.
+sys.path.append(str(ROOT / "tests" / "python"))
+DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium, without a window."""
+    names = (os.environ.get("CHROMIUM") or "chromium", "chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    assert path, "Chromium is missing; Debian, Ubuntu: apt-get install chromium, or set CHROMIUM"
+    with sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=path, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pages and plots of made-up results."""
+    folder = tmp_path_factory.mktemp("pictures")
+    made = os.environ.get("FEEDLINE_PICTURES")
+    if made:
+        return Path(made)
+    command = ["cargo", "run", "--release", "--quiet", "-p", "feedline-view", "--example", "pictures", "--"]
+    run([*command, str(folder)], cwd=ROOT, check=True, timeout=1800)
+    return folder
+
+
+class Visit:
+    """An open page and what it did that it should not have."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def blameless(self, address: str) -> None:
+        """Nothing was fetched but the page, and nothing was complained about."""
+        assert self.complaints == []
+        assert self.requests == [address]
+
+
+Open = Callable[..., Visit]
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Open]:
+    """Opens pages: `visit(path, width=400, color_scheme="dark")`."""
+    contexts = []
+
+    def opened(path: Path, width: int = 1280, **options: Any) -> Visit:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        context.set_default_timeout(15_000)
+        found = Visit(context.new_page())
+        found.page.goto(path.as_uri())
+        found.page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
+        # Plots are drawn in the frame after the one that they were made in.
+        found.page.evaluate(DRAWN)
+        return found
+
+    yield opened
+    for context in contexts:
+        context.close()

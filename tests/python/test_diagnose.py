@@ -1,0 +1,171 @@
+"""Faults injected into Python data sets, and the verdict that must name each of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+DATASETS = '''
+import time
+
+import numpy
+import torch
+import torch.utils.data
+import feedline
+
+BIG = numpy.zeros((8, 4_000_000), numpy.uint8)
+
+
+class Base(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100_000
+
+
+class Locked(Base):
+    """Python code that never lets go of the interpreter's lock."""
+
+    def __getitem__(self, index):
+        total = 0
+        for number in range(60_000):
+            total += number * index % 7
+        return numpy.full((4,), total % 11, numpy.float32)
+
+
+class Asleep(Base):
+    """Waits as a slow network does."""
+
+    def __getitem__(self, index):
+        time.sleep(0.03)
+        return numpy.full((4,), index % 7, numpy.float32)
+
+
+class Handed(Base):
+    """Takes nothing to make and a lot to hand over."""
+
+    def __getitem__(self, index):
+        return BIG[index % 8]
+
+
+class Quick(Base):
+    def __getitem__(self, index):
+        return numpy.full((4,), index % 7, numpy.float32)
+
+
+class Short(Quick):
+    """Two batches an epoch."""
+
+    def __len__(self):
+        return 16
+
+
+def locked():
+    return feedline.Loader(Locked(), batch_size=8, num_workers=2, executor="threads")
+
+
+def locked_in_processes():
+    return feedline.Loader(Locked(), batch_size=8, num_workers=2, executor="processes")
+
+
+def locked_inline():
+    return feedline.Loader(Locked(), batch_size=8, num_workers=0)
+
+
+def asleep():
+    return feedline.Loader(Asleep(), batch_size=8, num_workers=2, executor="threads")
+
+
+def asleep_in_processes():
+    return feedline.Loader(Asleep(), batch_size=8, num_workers=2, executor="processes")
+
+
+def asleep_in_torch():
+    return torch.utils.data.DataLoader(Asleep(), batch_size=8, num_workers=2)
+
+
+def handed():
+    return torch.utils.data.DataLoader(Handed(), batch_size=8, num_workers=2)
+
+
+def short():
+    return torch.utils.data.DataLoader(Short(), batch_size=8, num_workers=2)
+
+
+def quick():
+    return feedline.Loader(Quick(), batch_size=8, num_workers=1, executor="threads")
+
+
+def step(batch):
+    time.sleep(0.12)
+'''
+
+# What is injected, how it is run, and the causes that are true of it.
+CASES = {
+    "locked": (["--train-step", "1ms"], {"interpreter_lock"}),
+    "locked_in_processes": (["--train-step", "1ms"], {"code"}),
+    "locked_inline": (["--train-step", "1ms"], {"too_few_workers"}),
+    "asleep": (["--train-step", "1ms"], {"read_latency"}),
+    "asleep_in_processes": (["--train-step", "1ms"], {"read_latency"}),
+    "asleep_in_torch": (["--train-step", "1ms"], {"read_latency"}),
+    "handed": (["--train-step", "1ms"], {"hand_over"}),
+    "short": (["--train-step", "20ms"], {"epoch_start"}),
+    "quick": (["--train-step", "datasets.py:step"], {"trainer"}),
+}
+
+
+def diagnose(folder, target, *flags):
+    command = [sys.executable, "-m", "feedline", "diagnose", target, "--seconds", "3", "--json", *flags]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def disturbed(evidence):
+    """Whether somebody else uses most of this machine."""
+    passed = evidence["wait_seconds"] + evidence["step_seconds"]
+    return evidence["machine_cores_busy"] - evidence["worker_time"]["cpu"] / passed > 0.5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("diagnose")
+    (folder / "datasets.py").write_text(DATASETS)
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_verdict_names_what_was_injected(name, folder):
+    flags, causes = CASES[name]
+    for _ in range(3):
+        found = diagnose(folder, f"datasets.py:{name}", *flags)
+        verdict = found["verdict"]
+        if verdict["cause"] in causes:
+            break
+    print(f"{name}: {verdict['cause']}: {verdict['sentence']}")
+    # Where others take the cores, that is the truth of what needs them.
+    truth = causes == {"code"} and verdict["cause"] == "starved_cores" and disturbed(found["evidence"])
+    assert verdict["cause"] in causes or truth, (verdict, found["evidence"])
+    assert ("Nothing to gain here" in verdict["sentence"]) == (causes == {"trainer"})
+    stall = verdict["stall"]
+    assert abs(sum(stall.values()) - 1) < 1e-6
+    if causes != {"trainer"}:
+        assert all(advice["command"] or advice["code"] for advice in verdict["advice"])
+    if name == "handed":
+        # torch's own DataLoader has no executor.
+        assert verdict["advice"][0]["code"].startswith("feedline.torch.DataLoader(")
+
+
+def test_the_step_alone_tells_how_fast_the_trainer_could_go(folder):
+    found = diagnose(folder, "datasets.py:quick", "--train-step", "datasets.py:step")
+    # Eight samples in a step of 120 ms.
+    assert 30 < found["ceilings"]["step"] < 70
+    assert found["ceilings"]["real"] > found["ceilings"]["step"]
+
+
+def test_what_cannot_be_opened_is_said(folder):
+    command = [sys.executable, "-m", "feedline", "diagnose", "datasets.py:missing"]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 1
+    assert "missing" in ran.stderr and "Traceback" not in ran.stderr

@@ -1,0 +1,211 @@
+"""What the program is told while it trains: stats, a line for each epoch, one warning."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import pickle
+import re
+import time
+import weakref
+
+import feedline
+import numpy
+import pytest
+import torch
+from feedline import _native, _observe
+from feedline.torch import DataLoader
+
+LINE = re.compile(r"epoch (\d+): ([\d,]+) samples, ([\d,]+)/s, trainer waited ([\d.]+) %, next limit: (.+)")
+
+
+class Slow(torch.utils.data.Dataset):
+    """Samples that take 4 ms without a core."""
+
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return numpy.full((4, 4), index, numpy.float32)
+
+
+def native(**settings):
+    arrays = {"image": numpy.zeros((96, 8, 8, 3), numpy.uint8), "label": numpy.arange(96)}
+    return feedline.Loader(arrays, batch_size=8, **settings)
+
+
+def code(**settings):
+    return feedline.Loader(Slow(), batch_size=8, num_workers=2, **settings)
+
+
+def as_torch(**settings):
+    return DataLoader(Slow(), batch_size=8, num_workers=2, **settings)
+
+
+LOADERS = {
+    "native": native,
+    "threads": lambda: code(executor="threads"),
+    "processes": lambda: code(executor="processes"),
+    "inline": lambda: feedline.Loader(Slow(), batch_size=8, num_workers=0),
+    "torch": as_torch,
+    "torch, processes": lambda: as_torch(executor="processes"),
+    "torch, no workers": lambda: DataLoader(Slow(), batch_size=8),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_each_epoch_is_told_in_a_line(name, caplog):
+    loader = LOADERS[name]()
+    with caplog.at_level(logging.INFO, "feedline"):
+        for _ in range(2):
+            for _ in loader:
+                time.sleep(0.001)
+    lines = [LINE.fullmatch(record.message) for record in caplog.records]
+    told = [line for line in lines if line]
+    assert [line[1] for line in told] == ["0", "1"]
+    assert [line[2] for line in told] == ["96", "96"]
+    assert all(float(line[4]) <= 100 for line in told)
+    if name != "native":
+        assert all(line[5] == "your code" for line in told)
+    stats = loader.stats()
+    assert stats["batches"] == 24 and stats["samples"] == 192
+    assert stats["wait_seconds"] >= 0 and stats["step_seconds"] > 0.015
+    assert 0 < stats["wait_p50_seconds"] <= stats["wait_p99_seconds"] <= stats["longest_wait_seconds"]
+    assert stats["queue"] is None or 0 <= stats["queue"]["ready"] <= stats["queue"]["most"]
+    assert stats["first_batch_seconds"] <= stats["longest_wait_seconds"] + 1e-6
+    if name != "native":
+        assert stats["seconds_per_sample"]["your code"] >= 0.0035
+    loader.close()
+
+
+@pytest.mark.parametrize("name", ["threads", "torch", "torch, processes"])
+def test_waiting_is_warned_of_once_with_the_reason(name, caplog, monkeypatch):
+    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    loader = LOADERS[name]()
+    for _ in range(3):
+        for _ in loader:
+            pass
+    loader.close()
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1, [record.message for record in warnings]
+    assert warnings[0].name == "feedline"
+    assert re.match(r"The trainer waited \d+ % of the time\. Cause: ", warnings[0].message)
+    sentences = warnings[0].message.split(". ")
+    assert len(set(sentences)) == len(sentences), "nothing is said twice"
+
+
+def test_a_long_epoch_is_warned_of_before_its_end(caplog, monkeypatch):
+    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(_observe, "_FIRST_LOOK", 9)
+    loader = code(executor="threads")
+    for number, _ in enumerate(loader):
+        if number == 10:
+            break
+    assert any(record.levelno == logging.WARNING for record in caplog.records)
+    loader.close()
+
+
+def test_a_trainer_that_never_waits_is_left_in_peace(caplog, monkeypatch):
+    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    loader = native(num_workers=1)
+    for _ in range(2):
+        for _ in loader:
+            time.sleep(0.02)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    stats = loader.stats()
+    assert stats["wait_seconds"] < stats["step_seconds"] / 4
+
+
+def test_a_short_use_is_no_reason_to_warn(caplog):
+    loader = code(executor="threads")
+    assert len(list(loader)) == 12
+    loader.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("batches", [1, 2, 12])
+@pytest.mark.parametrize("name", ["native", "threads", "inline", "torch"])
+def test_the_last_step_of_an_epoch_counts(name, batches, caplog):
+    rows = 96 // batches
+    made = {
+        "native": lambda: feedline.Loader({"x": numpy.arange(96)}, batch_size=rows),
+        "threads": lambda: feedline.Loader(list_of(96), batch_size=rows, executor="threads", num_workers=1),
+        "inline": lambda: feedline.Loader(list_of(96), batch_size=rows, num_workers=0),
+        "torch": lambda: DataLoader(list_of(96), batch_size=rows),
+    }
+    loader = made[name]()
+    with caplog.at_level(logging.INFO, "feedline"):
+        for _ in range(3):
+            for _ in loader:
+                time.sleep(0.03)
+    stats = loader.stats()
+    assert stats["step_seconds"] >= 3 * batches * 0.03
+    assert stats["wait_seconds"] < stats["step_seconds"]
+    lines = [LINE.fullmatch(record.message) for record in caplog.records]
+    rates = [int(line[3].replace(",", "")) for line in lines if line]
+    # A step takes 30 ms at least: nobody can be faster than that.
+    assert len(rates) == 3 and all(rate <= rows / 0.03 for rate in rates), rates
+    loader.close()
+
+
+def list_of(length):
+    return torch.utils.data.StackDataset(numpy.arange(length))
+
+
+def test_an_epoch_whose_end_nobody_asks_for_is_told_with_the_next(caplog):
+    loader = native()
+    with caplog.at_level(logging.INFO, "feedline"):
+        for _ in range(3):
+            iterator = iter(loader)
+            for _ in range(12):
+                next(iterator)
+    told = [record.message for record in caplog.records if LINE.fullmatch(record.message)]
+    assert [line.split(":")[0] for line in told] == ["epoch 0", "epoch 1"]
+    with caplog.at_level(logging.INFO, "feedline"):
+        assert next(iterator, None) is None and next(iterator, None) is None
+    assert sum("epoch 2:" in record.message for record in caplog.records) == 1
+
+
+def test_many_short_epochs_are_a_reason_to_warn(caplog, monkeypatch):
+    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    loader = feedline.Loader(Slow(), batch_size=96, num_workers=0)
+    for _ in range(12):
+        for _ in loader:
+            pass
+    assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
+    loader.close()
+
+
+def test_what_happens_between_epochs_is_no_step():
+    for name in ("native", "threads", "torch"):
+        loader = LOADERS[name]()
+        for _ in range(2):
+            for _ in loader:
+                pass
+            time.sleep(0.3)
+        assert loader.stats()["step_seconds"] < 0.25, name
+        loader.close()
+
+
+def test_telling_keeps_no_loader_alive():
+    for name in ("native", "threads", "torch"):
+        loader = LOADERS[name]()
+        assert len(list(loader)) == 12
+        gone = weakref.ref(loader)
+        del loader
+        gc.collect()
+        assert gone() is None, name
+
+
+def test_a_pickled_torch_loader_counts_anew():
+    loader = DataLoader(Slow(), batch_size=8)
+    assert len(list(loader)) == 12
+    again = pickle.loads(pickle.dumps(loader))
+    assert again.stats()["batches"] == 0
+    assert len(list(again)) == again.stats()["batches"] == 12
+
+
+def test_evidence_that_is_none_is_refused():
+    with pytest.raises(RuntimeError, match="no evidence"):
+        _native.judge('{"batches": "many"}')

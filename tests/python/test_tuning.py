@@ -1,0 +1,188 @@
+"""A loader that adjusts itself: the same batches, told decisions, and settings that can be kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import feedline
+import numpy as np
+import pytest
+from feedline import _native
+from feedline._bench import _for_workers
+from feedline.torch import DataLoader
+
+RECIPE: dict[str, Any] = {
+    "transforms": [{"op": "RandomResizedCrop", "size": 16}],
+    "batch_size": 6,
+    "shuffle": True,
+    "seed": 5,
+}
+
+
+def rows(batch: feedline.Batch) -> tuple[bytes, bytes]:
+    return batch["image"].tobytes(), batch["label"].tobytes()
+
+
+def test_auto_makes_the_same_batches_and_tells_what_it_changes(
+    photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = feedline.Loader(photos, **RECIPE, num_workers=1)
+    expected = [rows(batch) for _ in range(4) for batch in one]
+    loader = feedline.Loader(photos, **RECIPE)
+    cores = len(os.sched_getaffinity(0))
+    assert 1 <= loader.num_workers <= cores
+    found, begun = [], time.monotonic()
+    with caplog.at_level(logging.INFO, logger="feedline"):
+        # A loaded machine has a minute to see that one worker does.
+        while len(found) < 20 or (loader.num_workers > 1 and time.monotonic() - begun < 60):
+            for batch in loader:
+                found.append(rows(batch))
+                time.sleep(0.02)
+    assert found[:20] == expected
+    tuning = loader.stats()["tuning"]
+    assert tuning["auto"] and tuning["num_workers"] == loader.num_workers == 1
+    assert "1 workers" in repr(loader)
+    told = [record for record in caplog.records if record.message.startswith("auto: ")]
+    assert len(told) == len(tuning["decisions"])
+    assert all(record.name == "feedline" and record.levelno == logging.INFO for record in told)
+    if tuning["most_workers"] > 1:
+        lowered = [one for one in tuning["decisions"] if one["setting"] == "num_workers"]
+        assert lowered[0]["to"] < lowered[0]["from"] and lowered[0]["reason"]
+        assert f"num_workers {lowered[0]['from']} -> {lowered[0]['to']}" in caplog.text
+
+
+def test_frozen_settings_are_run_as_they_are(photos: Path, tmp_path: Path) -> None:
+    loader = feedline.Loader(photos, **RECIPE)
+    expected = [rows(batch) for batch in loader]
+    for name in ("frozen.toml", "frozen.json"):
+        file = tmp_path / name
+        loader.freeze(file)
+        again = feedline.Loader.from_spec(file)
+        assert again.num_workers == loader.num_workers
+        assert again.spec["prefetch_factor"] >= 1
+        tuning = again.stats()["tuning"]
+        assert not tuning["auto"] and tuning["decisions"] == []
+        assert [rows(batch) for batch in again] == expected
+    text = (tmp_path / "frozen.toml").read_text()
+    assert text.index("# ") < text.index("num_workers = ")
+    assert f'source = "{photos.absolute()}"' in text
+    with pytest.raises(FileNotFoundError):
+        loader.freeze(tmp_path / "none" / "frozen.toml")
+
+
+def test_arrays_are_given_again(arrays: tuple[Any, Any], tmp_path: Path) -> None:
+    loader = feedline.Loader(arrays, batch_size=8, num_workers=2)
+    expected = [batch["1"].tolist() for batch in loader]
+    loader.freeze(tmp_path / "arrays.toml")
+    again = feedline.Loader.from_spec(tmp_path / "arrays.toml", source=arrays)
+    assert again.num_workers == 2
+    assert [batch["1"].tolist() for batch in again] == expected
+
+
+class Squares:
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return np.float32(index * index)
+
+
+def test_python_code_says_that_it_is_fixed(tmp_path: Path) -> None:
+    loader = feedline.Loader(Squares(), batch_size=4, num_workers=2, executor="threads")
+    assert sum(len(batch) for batch in loader) == 12
+    tuning = loader.stats()["tuning"]
+    assert not tuning["auto"] and tuning["num_workers"] == 2 and "stay as they are" in tuning["reason"]
+    loader.freeze(tmp_path / "code.toml")
+    text = (tmp_path / "code.toml").read_text()
+    assert "Loader(my_dataset" in text
+    settings: dict[str, Any] = {"num_workers": 2, "executor": "threads"}
+    assert all(f"{key} = {json.dumps(value)}\n" in text for key, value in settings.items())
+    again = feedline.Loader(Squares(), batch_size=4, **settings)
+    assert again.num_workers == 2
+    loader.freeze(tmp_path / "code.json")
+    assert json.loads((tmp_path / "code.json").read_text()) == settings
+    again.close()
+    loader.close()
+
+
+class Many(Squares):
+    """Epochs that are long beside their beginning, when workers take the data set over."""
+
+    def __len__(self) -> int:
+        return 200
+
+
+def train_until_one_does(loader: Any, expected: list[Any]) -> None:
+    """Epochs of the same batches until one worker works; a loaded machine has a minute."""
+    begun, rounds = time.monotonic(), 0
+    while rounds < 2 or (loader.stats()["workers"]["number"] > 1 and time.monotonic() - begun < 60):
+        found = []
+        for batch in loader:
+            found.append(batch.tolist())
+            time.sleep(0.02)
+        assert found == expected
+        rounds += 1
+    tuning = loader.stats()["tuning"]
+    assert tuning["auto"] and tuning["num_workers"] == loader.stats()["workers"]["number"] == 1
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_workers_that_run_python_code_come_down_too(executor: Any) -> None:
+    expected = [batch.tolist() for batch in feedline.Loader(Many(), batch_size=4, num_workers=1)]
+    with feedline.Loader(Many(), batch_size=4, executor=executor) as loader:
+        train_until_one_does(loader, expected)
+        assert loader.num_workers == 1
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_torch_style_auto_adjusts_workers(caplog: pytest.LogCaptureFixture, executor: Any) -> None:
+    one: Any = DataLoader(Many(), batch_size=4, num_workers=1, executor=executor)
+    expected = [batch.tolist() for batch in one]
+    loader: Any = DataLoader(Many(), batch_size=4, num_workers="auto", executor=executor)
+    assert loader.num_workers == _native.cores()
+    with caplog.at_level(logging.INFO, logger="feedline"):
+        train_until_one_does(loader, expected)
+    told = [record.message for record in caplog.records if record.message.startswith("auto: ")]
+    if loader.num_workers > 1:
+        assert any(f"auto: num_workers {loader.num_workers} -> " in line for line in told), told
+        assert loader._idle.active == 1, "the others rest"
+    loader.close()
+    one.close()
+
+
+class Counting(Squares):
+    """A data set with a state, which each worker has."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_torch_style_auto_says_what_stays() -> None:
+    loader: Any = DataLoader(Counting(), batch_size=4, num_workers="auto", executor="processes")
+    assert loader.stats()["tuning"]["auto"]
+    assert sum(len(batch) for batch in loader) == 12
+    tuning = loader.stats()["tuning"]
+    assert not tuning["auto"] and tuning["num_workers"] == _native.cores()
+    assert "state" in tuning["reason"] and "stay as they are" in tuning["reason"]
+    loader.close()
+    given: Any = DataLoader(Squares(), batch_size=4, num_workers=2)
+    assert not given.stats()["tuning"]["auto"] and given.stats()["workers"]["number"] == 2
+    with pytest.raises(TypeError):
+        # As torch's.
+        DataLoader(Squares(), num_workers="many")  # type: ignore[arg-type]
+
+
+def test_bench_counts_cores_as_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A quota leaves fewer than the affinity has.
+    monkeypatch.setattr(_native, "cores", lambda: 77)
+    assert _for_workers({"num_workers": "auto"}, "torch") == {"num_workers": 77}
+    assert _for_workers({}, "feedline.torch") == {"num_workers": 77}
+    assert _for_workers({"num_workers": "auto"}, "feedline.torch") == {"num_workers": "auto"}
