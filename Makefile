@@ -11,6 +11,7 @@ ENVIRONMENT := $(PYTHON) requirements/environment.py
 
 BUILD_BIN = $(shell $(ENVIRONMENT) --where build)/bin
 TEST_BIN = $(shell $(ENVIRONMENT) --where test)/bin
+BROWSER_BIN = $(shell $(ENVIRONMENT) --where browser)/bin
 
 # cmake and maturin come from the small environment. The stable ABI is described by a file, because
 # pyo3 is built anew whenever its settings change, and cargo and maturin would find different ones.
@@ -20,8 +21,20 @@ TOOLS = PATH="$(BUILD_BIN):$$PATH" PYO3_CONFIG_FILE="$(CURDIR)/crates/feedline-p
 SITE := $(CURDIR)/build/site
 INSTALLED = PYTHONPATH="$(SITE)" PATH="$(SITE)/bin:$$PATH"
 
-.PHONY: help demo test lint test-rust test-python wheel bench bench-formats bench-python fuzz clean \
-	prepare prepare-test lint-rust lint-python install
+# $(call PACKAGE,name,why): installs a system package, or says how.
+define PACKAGE
+if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo "Installing $(1) ($(2))"; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1); } > /dev/null; \
+	else \
+		echo "$(1) is missing ($(2)). Install it and run make again:"; \
+		echo "  Debian, Ubuntu: sudo apt-get install $(1)    Fedora: sudo dnf install $(1)    macOS: brew install $(1)"; \
+		exit 1; \
+	fi
+endef
+
+.PHONY: help demo test lint test-rust test-python test-browser wheel bench bench-formats bench-python fuzz clean \
+	prepare prepare-test prepare-browser lint-rust lint-python install
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,11 +43,11 @@ demo: install ## Make 2,000 sample photos, load them for two epochs, print a tab
 	$(INSTALLED) "$(BUILD_BIN)/python" -m feedline sample-data sample-data
 	$(INSTALLED) "$(BUILD_BIN)/python" examples/demo.py sample-data
 
-test: lint test-rust test-python ## Everything that must hold: lint, test-rust, test-python
+test: lint test-rust test-python test-browser ## Everything that must hold: lint, and the tests
 
 lint: lint-rust lint-python ## Formats, clippy, ruff, mypy --strict, stubs against the module
 
-test-rust: prepare ## Tests of the three crates, and the model of the hand-over
+test-rust: prepare ## Tests of the crates, and the model of the hand-over
 	$(TOOLS) cargo test --release --workspace
 	$(TOOLS) cargo test --release -p feedline --features model-check --lib engine::model
 
@@ -49,6 +62,9 @@ test-python: install prepare-test ## Tests of the Python package, from the built
 	$(INSTALLED) "$(TEST_BIN)/python" -m pytest $(FORKING_TESTS)
 	$(INSTALLED) "$(TEST_BIN)/python" -m pytest $(TENSORFLOW_TESTS)
 	$(INSTALLED) "$(TEST_BIN)/python" -m pytest tests/python $(FORKING_TESTS:%=--ignore=%) $(TENSORFLOW_TESTS:%=--ignore=%)
+
+test-browser: install prepare-browser ## Tests of the pages in Chromium
+	$(TOOLS) $(INSTALLED) "$(BROWSER_BIN)/python" -m pytest tests/browser
 
 wheel: prepare ## Build the wheel into build/wheel
 	@rm -rf build/wheel
@@ -66,6 +82,7 @@ bench: install prepare-test ## All loaders on the same work: installs rivals (20
 		--rounds $(BENCH_ROUNDS) --update-readme || missed=1; \
 	[ -n "$(BENCH_WORKS)" ] || $(INSTALLED) "$(TEST_BIN)/python" benchmarks/python_code.py \
 		--rounds $(BENCH_ROUNDS) --update-readme || missed=1; \
+	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/observing.py || missed=1; \
 	exit $$missed
 
 # Part of it: make bench-python BENCH_PYTHON=sleeping,photos BENCH_ROUNDS=3.
@@ -110,15 +127,16 @@ prepare:
 	@command -v cc > /dev/null || { echo "A C compiler is missing; on Debian or Ubuntu: apt-get install gcc"; exit 1; }
 	@case "$$(uname -m)" in x86_64|amd64|i?86) ;; *) exit 0 ;; esac; \
 	command -v nasm > /dev/null && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-		echo "Installing nasm, which assembles libjpeg-turbo's fast paths"; \
-		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nasm; } > /dev/null; \
-	else \
-		echo "nasm is missing (it assembles libjpeg-turbo's fast paths). Install it and run make again:"; \
-		echo "  Debian, Ubuntu: sudo apt-get install nasm    Fedora: sudo dnf install nasm    macOS: brew install nasm"; \
-		exit 1; \
-	fi
+	$(call PACKAGE,nasm,it assembles libjpeg-turbo's fast paths)
+	@$(PYTHON) requirements/web.py crates/feedline-view/web
 	@$(ENVIRONMENT) build > /dev/null
 
 prepare-test:
 	@$(ENVIRONMENT) test > /dev/null
+
+prepare-browser:
+	@for name in "$${CHROMIUM:-}" chromium chromium-browser google-chrome; do \
+		[ -n "$$name" ] && command -v "$$name" > /dev/null && exit 0; \
+	done; \
+	$(call PACKAGE,chromium,the pages are tested in it; another one is named with CHROMIUM=/path)
+	@$(ENVIRONMENT) browser > /dev/null
