@@ -56,9 +56,11 @@ pub(crate) fn serve(target: &OsStr, host: &dyn Host) -> io::Result<()> {
 /// Ends this process when the command is gone, also while a batch hangs.
 fn end_with_the_command(mut socket: UnixStream) {
     let watch = move || {
-        // Nothing more is sent: whatever comes is the end.
-        let _ = socket.read(&mut [0]);
-        std::process::exit(1);
+        // Nothing more is sent: whatever comes is the end. `read_exact` goes on after a signal, of
+        // which torch's DataLoader gets one whenever a worker ends.
+        let _ = socket.read_exact(&mut [0]);
+        // Not the ordinary exit: it tears down libraries that the other threads are still using.
+        signal_hook::low_level::exit(1);
     };
     // Without the thread it ends with the next line that nobody takes.
     let _ = std::thread::Builder::new().name("feedline-command".to_owned()).spawn(watch);

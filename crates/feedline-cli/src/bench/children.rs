@@ -214,7 +214,12 @@ impl LastWords {
         let theirs = kept.clone();
         let follow = move || {
             let mut room = [0; 4096];
-            while let Ok(count @ 1..) = reader.read(&mut room) {
+            loop {
+                let count = match reader.read(&mut room) {
+                    Ok(count @ 1..) => count,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Ok(0) | Err(_) => break,
+                };
                 let mut kept = theirs.lock().unwrap_or_else(PoisonError::into_inner);
                 kept.extend(&room[..count]);
                 let surplus = kept.len().saturating_sub(LAST_WORDS);

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::io::retry_on_intr;
 use rustix::net::SendFlags;
 use serde_json::json;
 
@@ -143,7 +144,7 @@ fn answer(client: io::Result<UnixStream>, here: u32) {
 /// watched may have made it deadly, as those do that are piped into `head`.
 fn send(client: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        let sent = rustix::net::send(client, bytes, SendFlags::NOSIGNAL)?;
+        let sent = retry_on_intr(|| rustix::net::send(client, bytes, SendFlags::NOSIGNAL))?;
         bytes = bytes.get(sent..).unwrap_or_default();
     }
     Ok(())
