@@ -33,6 +33,9 @@ def adopt(prepared: Prepared, loader: torch.utils.data.DataLoader[Any]) -> Prepa
         value = getattr(holder, name, parameter.default)
         if value is not parameter.default:
             arguments[name] = value
+    if getattr(loader, "_adjusts", False):
+        # torch knows only the number that it began with.
+        arguments["num_workers"] = "auto"
     # torch's own rules: what one of these says, the others must not.
     if isinstance(base.dataset, torch.utils.data.IterableDataset):
         said_already: tuple[str, ...] = ("sampler", "batch_sampler")

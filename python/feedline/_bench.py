@@ -335,7 +335,7 @@ def _for_workers(arguments: dict[str, Any], name: str | None) -> dict[str, Any]:
     """Without workers torch refuses what is for them; with "auto" there is one for each core."""
     ours = name == "feedline.torch"
     if (ours and "num_workers" not in arguments) or (not ours and arguments.get("num_workers") == "auto"):
-        arguments["num_workers"] = _native.cores()
+        arguments["num_workers"] = _native.auto_workers()
     if not arguments.get("num_workers"):
         for key in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
             arguments.pop(key, None)
@@ -364,9 +364,9 @@ def _remade(loader: Any, name: str | None, changes: dict[str, Any]) -> Any:
     for key in ("executor", "random"):
         if name == "feedline.torch" and hasattr(loader, key):
             arguments[key] = getattr(loader, key)
+    if name == "feedline.torch" and getattr(loader, "_adjusts", False):
+        arguments["num_workers"] = "auto"
     arguments.update(changes)
-    if "num_workers" not in changes:
-        arguments["num_workers"] = loader.num_workers
     return _torch_class(name)(loader.dataset, **_for_workers(arguments, name))
 
 

@@ -247,22 +247,20 @@ class CodeLoader:
                 return None
             begun, begins = self._figures.asked(), self._position[1] == 0
             self._live.asked(self)
-            feed = self._running()
             try:
-                task, result = feed.next()
-            except StopIteration:
-                self._wait_no_longer()
-                return self._end(iterator)
+                try:
+                    task, result = self._running().next()
+                except StopIteration:
+                    self._wait_no_longer()
+                    return self._end(iterator)
+                if result.error is not None:
+                    # The batch stays the next one: after the cause is mended, a resumed run makes it.
+                    raise self._named(result.error, task)
+                batch = self._finished(task, result)
             except BaseException:
                 self._wait_no_longer()
                 self._halt()
                 raise
-            if result.error is not None:
-                # The batch stays the next one: after the cause is mended, a resumed run makes it.
-                self._wait_no_longer()
-                self._halt()
-                raise self._named(result.error, task)
-            batch = self._finished(task, result)
             self._move_past(result)
             self._figures.handed(task.number, task.note[0], begun, begins=begins, result=result)
             self._live.handed(self)
@@ -547,11 +545,12 @@ class CodeLoader:
     def stats(self) -> dict[str, Any]:
         """What happened so far."""
         self._check_open()
-        choice, executor = self._choice, self._executor
+        # Another thread may end the epoch meanwhile.
+        choice, executor, feed = self._choice, self._executor, self._feed
         return {
             **self._figures.stats(),
             "failed_samples": len(self._failed),
-            "queue": None if self._feed is None else self._feed.queue,
+            "queue": None if feed is None else feed.queue,
             "executor": None if choice is None else {"name": choice.name, "reason": choice.reason},
             "workers": {"number": self._tuning.workers, "restarted": getattr(executor, "restarts", 0)},
             "tuning": self._tuning.stats(),

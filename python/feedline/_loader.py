@@ -52,8 +52,7 @@ class Loader:
     batch_size: samples of a batch, on each rank.
     num_workers: threads, or what `executor` says; 0 makes batches in the calling thread. "auto" begins
         with one for each core and comes down to the fewest that keep the program from waiting
-        (`stats()["tuning"]` and the log say what was changed and why; no batch changes by it). Processes
-        that run Python code stay as many as there are cores.
+        (`stats()["tuning"]` and the log say what was changed and why; no batch changes by it).
     prefetch_factor: batches in the making for each worker; a few in all by default.
     memory: bytes that the loader may hold, as a number or as "2GB". Not with Python code, nor is cache.
     drop_last: leave an incomplete last batch out.

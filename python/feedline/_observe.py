@@ -38,14 +38,24 @@ class Teller:
         self._warned, self._due = False, 0.0
         # Of the epochs before; without the very first batch, which waits for the start of everything.
         self._seconds, self._batches = 0.0, 0
-        # An epoch whose last batch was handed over, and for whose end nobody has asked.
-        self.unasked: Telling | None = None
+        # The newest epoch's number; only of that one something is told.
+        self.newest = 0
+        # Its last batch was handed over, and nobody has asked for its end.
+        self.unasked = False
 
     def begin(self) -> Telling:
         """An epoch begins; called before the figures are of it."""
-        if self.unasked is not None:
-            self.unasked.ended()
-        return Telling(self)
+        self.tell()
+        self.newest += 1
+        return Telling(self, self.newest)
+
+    def tell(self) -> None:
+        """Tells of an epoch that is over, if that was not done yet."""
+        if self.unasked:
+            self.unasked = False
+            # A loader that another thread has closed meanwhile has nothing to tell.
+            with contextlib.suppress(Error):
+                self.end()
 
     def look(self) -> None:
         """Warns if the program waits too much; called now and then."""
@@ -76,12 +86,13 @@ class Teller:
 
 
 class Telling:
-    """The looks at one epoch. Asking costs a subtraction for most batches."""
+    """The looks at one epoch. Asking costs a subtraction for most batches. The teller does not hold
+    on to it: a loader must die with its last name, not with the next garbage collection."""
 
-    __slots__ = ("_every", "_left", "_teller", "_told")
+    __slots__ = ("_every", "_left", "_number", "_teller", "_told")
 
-    def __init__(self, teller: Teller) -> None:
-        self._teller, self._told = teller, False
+    def __init__(self, teller: Teller, number: int) -> None:
+        self._teller, self._number, self._told = teller, number, False
         self._left = self._every = _FIRST_LOOK
 
     def handed(self) -> None:
@@ -95,20 +106,22 @@ class Telling:
 
     def over(self) -> None:
         """The last batch was handed over, and is still in use."""
-        self._teller.unasked = self
+        self._teller.unasked = self._is_newest()
 
     def gone(self) -> None:
         """The epoch failed: there is nothing to tell."""
         self._told = True
+        if self._is_newest():
+            self._teller.unasked = False
 
     def ended(self) -> None:
         """The program asked for more than the last batch. It may ask again."""
-        if self._told:
-            return
-        self._told, self._teller.unasked = True, None
-        # A loader that another thread has closed meanwhile has nothing to tell.
-        with contextlib.suppress(Error):
-            self._teller.end()
+        if not self._told and self._is_newest():
+            self._told = self._teller.unasked = True
+            self._teller.tell()
+
+    def _is_newest(self) -> bool:
+        return self._teller.newest == self._number
 
 
 def line(report: dict[str, Any]) -> str:

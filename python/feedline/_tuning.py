@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from feedline import _native
+from feedline._errors import Error
 from feedline._observe import Figures
 from feedline.workers import Processes, Threads
 
@@ -50,9 +52,11 @@ class Decisions:
         self._due = now + _PAUSE
         if not _log.isEnabledFor(logging.INFO) or self._loader.closed:
             return
-        self._seen, told = self._loader.decisions(self._seen)
-        for decision in json.loads(told):
-            _log.info("%s", _sentence(decision))
+        # Another thread may close the loader meanwhile: the batch in hand is not lost for that.
+        with contextlib.suppress(Error):
+            self._seen, told = self._loader.decisions(self._seen)
+            for decision in json.loads(told):
+                _log.info("%s", _sentence(decision))
 
 
 def _sentence(decision: dict[str, Any]) -> str:

@@ -36,6 +36,7 @@ from feedline.workers import (
     Threads,
     WorkerError,
     choose,
+    is_stateful,
 )
 from feedline.workers.slots import Pin
 from feedline.workers.torch_side import added_functions, get_worker_info
@@ -58,9 +59,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         imported what they need (or as `multiprocessing_context` says), "threads" share the data
         set and suit code that lets go of the interpreter's lock, "inline" is the caller's thread.
         "auto" tries the first samples and picks; `stats()["executor"]` says what and why.
-    num_workers: as torch's, or "auto", which begins with one for each core that the process may use.
-        They are then adjusted to what the program needs, unless each has a state; the batches are
-        the same, and `stats()["tuning"]` tells what was decided and why.
+    num_workers: as torch's, or "auto", which begins with one for each core that the process may use
+        (a share of them under torchrun). They are then adjusted to what the program needs; the
+        batches are the same, and `stats()["tuning"]` tells what was decided and why. Where each
+        worker has a part, a state or a seed of its own, "auto" is 1, with a warning.
     random: "batch" seeds the global generators of random, NumPy and torch for each batch, so
         that batches do not depend on the number of workers and resume exactly; "worker" seeds
         each worker once, as torch does. Threads share the generators and are not seeded.
@@ -100,7 +102,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             raise ValueError("snapshot_every_n_steps must be at least 1")
         self._adjusts = num_workers == "auto"
         if num_workers == "auto":
-            num_workers = _native.cores()
+            num_workers = _auto_workers(dataset, random)
         super().__init__(
             dataset,
             batch_size,
@@ -384,6 +386,28 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._watch()
+
+
+def _auto_workers(dataset: Any, random: str) -> int:
+    """What "auto" begins with. Where each worker has its own part, state or seed, their number is part
+    of the batches and must not depend on the machine."""
+    own = (
+        "its own part of an IterableDataset"
+        if kind_of(dataset) == "iterable"
+        else "its own state of the data set"
+        if is_stateful(dataset)
+        else "its own seed (random='worker')"
+        if random == "worker"
+        else None
+    )
+    if own is None:
+        return _native.auto_workers()
+    warnings.warn(
+        f"num_workers='auto' is 1 here: each worker has {own}, so their number changes the batches; "
+        "give a number for more",
+        stacklevel=3,
+    )
+    return 1
 
 
 def _check(state: Mapping[str, Any], loader: DataLoader[Any]) -> None:

@@ -209,3 +209,32 @@ def test_a_pickled_torch_loader_counts_anew():
 def test_evidence_that_is_none_is_refused():
     with pytest.raises(RuntimeError, match="no evidence"):
         _native.judge('{"batches": "many"}')
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_dies_with_its_last_name(name):
+    loader = LOADERS[name]()
+    # All batches, without asking for the end.
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        next(batches)
+    gone = weakref.ref(loader)
+    gc.collect()
+    gc.disable()
+    try:
+        del loader, batches
+        assert gone() is None, gc.get_referrers(gone())
+    finally:
+        gc.enable()
+
+
+class Rotten(Slow):
+    def __getitem__(self, index):
+        raise ValueError("rotten")
+
+
+def test_a_wait_ends_with_its_failure():
+    loader = feedline.Loader(Rotten(), batch_size=8, num_workers=0, on_error="skip", max_failures=3)
+    with pytest.raises(feedline.TooManyFailuresError):
+        next(iter(loader))
+    assert loader.stats()["waiting_seconds"] is None

@@ -15,6 +15,7 @@ import pytest
 from feedline import _native
 from feedline._bench import _for_workers
 from feedline.torch import DataLoader
+from torch.utils.data import IterableDataset
 
 RECIPE: dict[str, Any] = {
     "transforms": [{"op": "RandomResizedCrop", "size": 16}],
@@ -144,7 +145,7 @@ def test_torch_style_auto_adjusts_workers(caplog: pytest.LogCaptureFixture, exec
     one: Any = DataLoader(Many(), batch_size=4, num_workers=1, executor=executor)
     expected = [batch.tolist() for batch in one]
     loader: Any = DataLoader(Many(), batch_size=4, num_workers="auto", executor=executor)
-    assert loader.num_workers == _native.cores()
+    assert loader.num_workers == _native.auto_workers()
     with caplog.at_level(logging.INFO, logger="feedline"):
         train_until_one_does(loader, expected)
     told = [record.message for record in caplog.records if record.message.startswith("auto: ")]
@@ -153,6 +154,22 @@ def test_torch_style_auto_adjusts_workers(caplog: pytest.LogCaptureFixture, exec
         assert loader._idle.active == 1, "the others rest"
     loader.close()
     one.close()
+
+
+def test_torch_style_auto_shares_the_cores_and_keeps_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(_native.cores()))
+    assert DataLoader(Many(), num_workers="auto").num_workers == 1
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    # What a worker's share or seed goes into must not depend on how many cores there are.
+    for dataset, more in ((Stream(), {}), (Many(), {"random": "worker"})):
+        with pytest.warns(UserWarning, match="'auto' is 1 here"):
+            loader: Any = DataLoader(dataset, num_workers="auto", **more)  # type: ignore[arg-type]
+        assert loader.num_workers == 1
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(4))
 
 
 class Counting(Squares):
@@ -166,11 +183,12 @@ class Counting(Squares):
 
 
 def test_torch_style_auto_says_what_stays() -> None:
-    loader: Any = DataLoader(Counting(), batch_size=4, num_workers="auto", executor="processes")
+    with pytest.warns(UserWarning, match="'auto' is 1 here: each worker has its own state"):
+        loader: Any = DataLoader(Counting(), batch_size=4, num_workers="auto", executor="processes")
     assert loader.stats()["tuning"]["auto"]
     assert sum(len(batch) for batch in loader) == 12
     tuning = loader.stats()["tuning"]
-    assert not tuning["auto"] and tuning["num_workers"] == _native.cores()
+    assert not tuning["auto"] and tuning["num_workers"] == 1
     assert "state" in tuning["reason"] and "stay as they are" in tuning["reason"]
     loader.close()
     given: Any = DataLoader(Squares(), batch_size=4, num_workers=2)

@@ -247,3 +247,34 @@ fn what_a_diagnosis_advises_is_accepted() {
         assert!(!advice.contains("--crop-index"), "{advice}");
     }
 }
+
+#[test]
+fn what_only_measures_lists_no_bad_samples() {
+    let folder = fresh("measured");
+    let (data, list) = (folder.join("data"), folder.join("bad.jsonl"));
+    std::fs::create_dir_all(data.join("class")).unwrap();
+    for entry in std::fs::read_dir(photos()).unwrap().flatten() {
+        for photo in std::fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            let bytes = std::fs::read(photo.path()).unwrap();
+            std::fs::write(data.join("class").join(photo.file_name()), bytes).unwrap();
+        }
+    }
+    std::fs::write(data.join("class/torn.jpg"), b"no image").unwrap();
+    let spec = folder.join("pipeline.toml");
+    let crop = "[[transforms]]\nop = \"CenterCrop\"\nsize = 16\n";
+    let text = format!(
+        "source = {data:?}\nbatch_size = 4\non_error = \"skip\"\nquarantine = {list:?}\n{crop}"
+    );
+    std::fs::write(&spec, text).unwrap();
+    let name = spec.to_str().unwrap();
+    json(&["diagnose", name, "--seconds", "1", "--train-step", "1ms"], 0);
+    let short = ["--config", "workers=1", "--epochs", "1", "--repeats", "1"];
+    json(&[&["bench", name], &short[..]].concat(), 0);
+    json(&["tune", name, "--train-step", "30ms", "--seconds", "0.1"], 0);
+    json(&["plan", name, "--step", "30ms"], 0);
+    let listed = std::fs::read_to_string(&list).unwrap_or_default();
+    assert_eq!(listed, "");
+    json(&["run", name], 0);
+    assert_eq!(std::fs::read_to_string(&list).unwrap().lines().count(), 1);
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -66,6 +66,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pixels::drawn_transforms, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::drawn_mix, module)?)?;
     module.add_function(wrap_pyfunction!(column::hash_arrays, module)?)?;
+    module.add_function(wrap_pyfunction!(verdict::auto_workers, module)?)?;
     module.add_function(wrap_pyfunction!(verdict::cores, module)?)?;
     module.add_function(wrap_pyfunction!(verdict::judge, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;

@@ -335,8 +335,10 @@ impl Loader {
 
     /// What the program and each worker did when, as JSON.
     fn timeline(&self, py: Python<'_>) -> PyResult<String> {
-        let lanes = self.with(py, |_, loader| Ok(loader.host().monitor().timeline()))?;
-        serde_json::to_string(&lanes).map_err(|error| mismatch(&error.to_string()))
+        // Tens of thousands of spans: also their text is made without the interpreter's lock.
+        let told = self
+            .with(py, |_, loader| Ok(serde_json::to_string(&loader.host().monitor().timeline())))?;
+        told.map_err(|error| mismatch(&error.to_string()))
     }
 
     /// All that is known of its stages and workers, as JSON.
@@ -442,9 +444,15 @@ impl Drop for Loader {
     fn drop(&mut self) {
         let inside = self.inside.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(loader) = inside.loader.take() {
-            // Ending the threads may take a moment in which others can run.
-            let mut loader = Some(loader);
-            Python::try_attach(|py| py.detach(|| drop(loader.take())));
+            // Ending the threads may take a moment in which others can run, and so may freeing what
+            // they shared, which the place on the board holds too.
+            let (mut loader, place) = (Some(loader), &self.place);
+            Python::try_attach(|py| {
+                py.detach(|| {
+                    drop(loader.take());
+                    place.leave();
+                });
+            });
         }
     }
 }

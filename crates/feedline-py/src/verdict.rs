@@ -25,6 +25,12 @@ pub(crate) fn cores() -> usize {
     tune::cores()
 }
 
+/// What `num_workers="auto"` begins with: this process's share of the cores.
+#[pyfunction]
+pub(crate) fn auto_workers() -> usize {
+    feedline::engine::auto_workers()
+}
+
 /// Judges evidence (JSON, all keys optional) and returns what it means, as JSON.
 #[pyfunction]
 pub(crate) fn judge(evidence: &str) -> PyResult<String> {

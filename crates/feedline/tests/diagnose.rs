@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use feedline::engine::{Diagnose, Pack, PackOptions};
@@ -113,10 +113,17 @@ fn disturbed(diagnosis: &Diagnosis) -> bool {
     diagnosis.evidence.cores_of_others().is_some_and(|others| others > 0.5)
 }
 
+/// One test at a time: each of them wants all cores, and would be the other's injected fault.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 const STEP: TrainStep = TrainStep::Fixed(0.001);
 
 #[test]
 fn the_verdict_names_what_was_injected() {
+    let _alone = alone();
     let data = Data::new();
     let cores = feedline::tune::cores();
     let all_cores = cores as u64;
@@ -282,6 +289,7 @@ fn the_verdict_names_what_was_injected() {
 
 #[test]
 fn parts_are_taken_out_of_the_way_and_it_can_be_ended_early() {
+    let _alone = alone();
     let data = Data::new();
     let store = Arc::new(slow_requests(100));
     let diagnosis = run(data.small().store(store.clone()).diagnose().step(STEP).seconds(3.0));
@@ -311,6 +319,7 @@ fn parts_are_taken_out_of_the_way_and_it_can_be_ended_early() {
 
 #[test]
 fn decoding_is_left_out_however_few_decoded_images_fit() {
+    let _alone = alone();
     let data = Data::new();
     // All of 1600 x 1200 pixels, 5.8 MB each, and a transform that hardly looks at them.
     let resize = OpSpec::new("Resize")
@@ -340,6 +349,7 @@ fn decoding_is_left_out_however_few_decoded_images_fit() {
 
 #[test]
 fn what_packing_would_bring_is_what_it_brings() {
+    let _alone = alone();
     let data = Data::new();
     let folder = Folder::new("with-index");
     let packed = folder.path().join("packed");

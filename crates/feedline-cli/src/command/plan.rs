@@ -192,6 +192,8 @@ fn measurable(spec: &Spec, workers: usize) -> Spec {
         batch_size: spec.batch_size.min(MEASURED_BATCH),
         // A cache would tell of the second epoch only.
         cache: None,
+        // The same bad samples are met by every run: the list of them is for real ones.
+        quarantine: None,
         rank: Some(0),
         world_size: Some(1),
         ..spec.clone()

@@ -70,7 +70,7 @@ pub(super) fn evidence(shared: &Shared, before: &Stats, after: &Stats) -> Eviden
             .and_then(|source| source.kind.path())
             .map_or(String::new(), |path| path.display().to_string()),
         loose: is_loose(&shared.plan),
-        crop_index: shared.plan.has_crop_index(),
+        crop_index: shared.plan.crop_index,
         crops: crops(&shared.plan),
         stored_side: stored_side(&shared.plan.chain.canonical()),
         ..Evidence::default()

@@ -301,6 +301,7 @@ impl Loader {
         }
         self.placed = false;
         self.at_end = false;
+        self.engine.forget_wait();
     }
 
     /// The next batch of the epoch; `None` at its end, until [`Loader::begin_epoch`].
@@ -556,6 +557,12 @@ impl Loader {
     /// has the reasons as comments; a name that ends in `.json` gets JSON. Arrays of the program have
     /// to be given again.
     pub fn freeze(&self, path: &std::path::Path) -> Result<()> {
+        if self.engine.is_foreign() {
+            return Err(Error::System(
+                "this process was forked and has used no batch yet, so there is nothing to freeze"
+                    .to_owned(),
+            ));
+        }
         let (spec, reasons) = super::online::frozen(&self.plan.spec, &self.stats().tuning);
         spec.write_file(path, &reasons)
     }

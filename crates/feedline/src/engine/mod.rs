@@ -42,6 +42,7 @@ pub use loader::{Builder, Epoch, Loader};
 pub use monitor::{Monitor, Stats};
 pub use pack::{Expectation, Gain, Pack, PackOptions, Packed, PackedPart, transforms_until};
 pub use plan::opening;
+pub use rank::auto_workers;
 pub use schedule::{Due, Schedule};
 pub use single::{Given, Ready, Stages, Workbench};
 pub use trial::Rate;

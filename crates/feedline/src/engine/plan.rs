@@ -1,7 +1,7 @@
 //! A spec made ready: everything is opened, checked and decided before anything runs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::rank::{self, Rank};
 use super::recorded::Recorded;
@@ -88,7 +88,7 @@ pub(crate) struct Plan {
     /// What takes the place of a stage, to see what that one takes.
     pub(crate) recorded: Option<Recorded>,
     /// The data was packed with a crop index, once somebody asked.
-    crop_index: OnceLock<bool>,
+    pub(crate) crop_index: bool,
 }
 
 impl Plan {
@@ -185,6 +185,7 @@ impl Plan {
         ops.extend(mixing.as_ref().map(|mixing| mixing.mix.canonical()));
         let identity = identity(&spec, &sources, &ops, batches.global(), order_of_blocks);
         let layout = Arc::new(layout);
+        let crop_index = has_crop_index(&spec);
         Ok(Plan {
             spec,
             sources,
@@ -205,7 +206,7 @@ impl Plan {
             identity,
             purpose,
             recorded: None,
-            crop_index: OnceLock::new(),
+            crop_index,
         })
     }
 
@@ -214,16 +215,6 @@ impl Plan {
         let in_blocks = self.sources.iter().any(|source| source.blocks().is_some());
         let blocks = if in_blocks { opening(&self.spec).block_memory } else { 0 };
         self.memory.saturating_add(self.cache_limit).saturating_add(blocks)
-    }
-
-    /// The first source was packed with a crop index. Its description is read once, when somebody
-    /// asks.
-    pub(crate) fn has_crop_index(&self) -> bool {
-        *self.crop_index.get_or_init(|| {
-            let path = self.spec.sources.first().and_then(|source| source.kind.path());
-            let packed = path.and_then(|path| Catalog::read(path).ok().flatten());
-            packed.is_some_and(|packed| packed.job["options"]["crop_index"] == true)
-        })
     }
 
     /// Bytes of the decoded image at `location`, if it can be read.
@@ -238,6 +229,13 @@ impl Plan {
     pub(crate) fn error(&self, pick: Pick, stage: Stage, fault: Fault) -> SampleError {
         sample_error(&self.sources, pick, stage, fault)
     }
+}
+
+/// The first source was packed with a crop index.
+fn has_crop_index(spec: &Spec) -> bool {
+    let path = spec.sources.first().and_then(|source| source.kind.path());
+    let packed = path.and_then(|path| Catalog::read(path).ok().flatten());
+    packed.is_some_and(|packed| packed.job["options"]["crop_index"] == true)
 }
 
 /// How the spec wants images decoded.

@@ -8,7 +8,8 @@ const MOST_PROCESSES: usize = 4096;
 
 /// Workers where nobody says how many: one for each core, which the processes that a launcher such
 /// as torchrun starts on one machine share.
-pub(crate) fn auto_workers() -> usize {
+#[must_use]
+pub fn auto_workers() -> usize {
     share_of(tune::cores(), std::env::var("LOCAL_WORLD_SIZE").ok().as_deref())
 }
 

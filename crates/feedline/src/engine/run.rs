@@ -177,6 +177,13 @@ impl Engine {
         Ok(done)
     }
 
+    /// Whatever the program waited for before, it does not want any more.
+    pub(super) fn forget_wait(&mut self) {
+        if !std::mem::take(&mut self.waited).is_zero() {
+            self.shared.consumer.stops_asking(Duration::ZERO);
+        }
+    }
+
     /// The program asks for more, and so is done with the batch that it has.
     pub(super) fn used(&mut self, asked: Instant) {
         let Some(handed) = &mut self.handed else { return };

@@ -30,7 +30,7 @@ pub(super) fn decode_some(
 ) -> Decoded {
     let mut decoded = Decoded::default();
     let Some(image) = &plan.image else { return decoded };
-    let (mut worker, mut used) = (Bench::default(), 0);
+    let (mut worker, mut used) = (Bench::new(plan), 0);
     let count = plan.batches.count().max(1);
     for after in 0..batches {
         let batch = start.1.saturating_add(after);
@@ -52,7 +52,7 @@ pub(super) fn decode_some(
                     decoded.recorded.images.push(made);
                 }
                 Ok(Err(_)) => {}
-                Err(_) => worker = Bench::default(),
+                Err(_) => worker = Bench::new(plan),
             }
             if !more() {
                 return decoded;
@@ -63,7 +63,6 @@ pub(super) fn decode_some(
 }
 
 /// What decoding needs, from sample to sample.
-#[derive(Default)]
 struct Bench {
     encoded: Grown,
     decoder: Decoder,
@@ -71,6 +70,11 @@ struct Bench {
 }
 
 impl Bench {
+    fn new(plan: &Plan) -> Bench {
+        let encoded = Grown::at_most(plan.memory);
+        Bench { encoded, decoder: Decoder::default(), scratch: Scratch::default() }
+    }
+
     fn decode(
         &mut self,
         plan: &Plan,

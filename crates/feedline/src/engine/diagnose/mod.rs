@@ -58,7 +58,9 @@ pub struct Diagnose {
 impl Builder {
     /// A diagnosis of the loader that this would build.
     pub fn diagnose(self) -> Diagnose {
-        let Builder { spec, given, store } = self;
+        let Builder { mut spec, given, store } = self;
+        // The same bad samples are met by every run: the list of them is for real ones.
+        spec.quarantine = None;
         let store = store.unwrap_or_else(|| Arc::new(Files::default()));
         let named = String::new();
         Diagnose { spec, given, store, workload: FREE, seconds: 20.0, kept: KEPT, named }
@@ -208,7 +210,6 @@ impl Diagnose {
                 num_samples: None,
                 cache: None,
                 on_error: OnError::Skip,
-                quarantine: None,
                 // Few small batches ahead: those are still made while the other side begins its turn.
                 batch_size: self.spec.batch_size.min(samples / 8).max(1),
                 prefetch_factor: Some(1),

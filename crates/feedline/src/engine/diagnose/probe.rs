@@ -1,5 +1,6 @@
 //! Reads on their own: one at a time, then several at once.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -39,7 +40,7 @@ fn read(plan: &Plan, readers: u64, next: &AtomicU64, seconds: f64) -> Vec<f64> {
     let times = Mutex::new(Vec::new());
     let enough = ENOUGH * readers as usize;
     let reader = || {
-        let mut room = Grown::default();
+        let mut room = Grown::at_most(plan.memory);
         loop {
             let so_far = times.lock().unwrap_or_else(PoisonError::into_inner).len();
             let late = began.elapsed() >= limit && so_far >= NEEDED || began.elapsed() >= limit * 8;
@@ -49,22 +50,29 @@ fn read(plan: &Plan, readers: u64, next: &AtomicU64, seconds: f64) -> Vec<f64> {
             let pick = order.pick(next.fetch_add(1, Relaxed) % samples);
             let source = &plan.sources[pick.source];
             let asked = Instant::now();
-            let read = source.value(pick.index, field).and_then(|value| match value {
-                Value::File(location) => plan.store.read(&location, &mut room),
-                Value::Made => source.read(pick.index, field, &mut room),
-                _ => Ok(()),
-            });
-            // Bad samples are others' business; they must not keep this going for ever.
+            let mut work = || {
+                source.value(pick.index, field).and_then(|value| match value {
+                    Value::File(location) => plan.store.read(&location, &mut room),
+                    Value::Made => source.read(pick.index, field, &mut room),
+                    _ => Ok(()),
+                })
+            };
+            // Bad samples are others' business, and so are panics that they lead to; they must not
+            // keep this going for ever.
+            let read = catch_unwind(AssertUnwindSafe(&mut work));
             let took = asked.elapsed().as_secs_f64();
             match read {
-                Ok(()) => times.lock().unwrap_or_else(PoisonError::into_inner).push(took),
-                Err(_) if began.elapsed() >= limit => return,
-                Err(_) => {}
+                Ok(Ok(())) => times.lock().unwrap_or_else(PoisonError::into_inner).push(took),
+                _ if began.elapsed() >= limit => return,
+                _ => {}
             }
         }
     };
     std::thread::scope(|scope| {
-        (1..readers).for_each(|_| drop(scope.spawn(reader)));
+        for _ in 1..readers {
+            // With fewer readers it takes longer.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, reader);
+        }
         reader();
     });
     times.into_inner().unwrap_or_else(PoisonError::into_inner)

@@ -112,8 +112,16 @@ impl Store for Remembering {
             self.reads.1.fetch_add(1, Relaxed);
             return self.inner.read(location, room);
         }
-        let mut grown = Grown::default();
-        self.inner.read(location, &mut grown)?;
+        let mut grown = Grown::at_most(self.limit.saturating_sub(self.used.load(Relaxed)));
+        match self.inner.read(location, &mut grown) {
+            Ok(()) => {}
+            // What is too large to be kept may still be what the loader reads.
+            Err(Fault::TooLarge(_)) => {
+                self.reads.1.fetch_add(1, Relaxed);
+                return self.inner.read(location, room);
+            }
+            Err(fault) => return Err(fault),
+        }
         room.make(grown.bytes.len() as u64)?.copy_from_slice(&grown.bytes);
         self.used.fetch_add(grown.bytes.len() as u64, Relaxed);
         self.reads.0.fetch_add(1, Relaxed);
