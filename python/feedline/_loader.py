@@ -350,6 +350,7 @@ class Loader:
 
     def close(self) -> None:
         """Ends the workers. Batches that the program has stay valid; iterating is an error."""
+        self._teller.tell()
         self._native.close()
 
     def __enter__(self) -> Loader:
@@ -431,10 +432,7 @@ class Epoch(Iterator[Any]):
             self._over = True
             self._end()
         batch, self._over = made
-        if self._over:
-            self._telling.over()
-        else:
-            self._telling.handed()
+        self._telling.handed()
         self._decisions.look(self._over)
         self._padding = batch.padding if isinstance(self._native, _native.Loader) else self._native.padding
         return self._hand(batch)

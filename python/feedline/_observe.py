@@ -17,9 +17,7 @@ from feedline.workers import Result
 
 LOGGER = logging.getLogger("feedline")
 
-# Looks at a running epoch come at twice as many batches each time.
-_FIRST_LOOK = 64
-# A loader that is used for less, or an epoch of fewer batches, is no reason to warn.
+# A loader that is used for less, or for fewer batches, is no reason to warn.
 _LEAST_SECONDS = 5.0
 _LEAST_BATCHES = 8
 _TOO_MUCH = 0.1
@@ -38,31 +36,51 @@ class Teller:
         self._warned, self._due = False, 0.0
         # Of the epochs before; without the very first batch, which waits for the start of everything.
         self._seconds, self._batches = 0.0, 0
-        # The newest epoch's number; only of that one something is told.
-        self.newest = 0
-        # Its last batch was handed over, and nobody has asked for its end.
-        self.unasked = False
+        # The newest epoch's number, and whether there is something to tell of it.
+        self._newest, self._untold = 0, False
 
     def begin(self) -> Telling:
-        """An epoch begins; called before the figures are of it."""
+        """An epoch begins; called before the figures are of it. The one before may have been left
+        early, or nobody has asked for its end: it is told now."""
         self.tell()
-        self.newest += 1
-        return Telling(self, self.newest)
+        self._newest += 1
+        if self._due == 0.0:
+            self._due = time.monotonic() + _LEAST_SECONDS
+        return Telling(self, self._newest)
 
-    def tell(self) -> None:
-        """Tells of an epoch that is over, if that was not done yet."""
-        if self.unasked:
-            self.unasked = False
-            # A loader that another thread has closed meanwhile has nothing to tell.
-            with contextlib.suppress(Error):
-                self.end()
-
-    def look(self) -> None:
-        """Warns if the program waits too much; called now and then."""
+    def handed(self, number: int) -> None:
+        """A batch of this epoch was handed over. Most of the time there is nothing to do."""
+        if number != self._newest:
+            return
+        self._untold = True
+        if self._warned:
+            return
         now = time.monotonic()
-        if not self._warned and now >= self._due:
+        if now >= self._due:
             self._due = now + _PAUSE
-            self._warn(self._report())
+            with contextlib.suppress(Error):
+                self._warn(self._report())
+
+    def tell(self, number: int | None = None) -> None:
+        """Tells how the newest epoch went, once; nothing if `number` is that of another one."""
+        if not self._untold or number not in (None, self._newest):
+            return
+        self._untold = False
+        if not LOGGER.isEnabledFor(logging.INFO) and self._warned:
+            return
+        # A loader that another thread has closed meanwhile has nothing to tell.
+        with contextlib.suppress(Error):
+            report = self._report()
+            if LOGGER.isEnabledFor(logging.INFO) and report["samples"] > 0:
+                LOGGER.info("%s", line(report))
+            self._warn(report)
+            self._seconds += report["seconds"]
+            self._batches += report["batches"]
+
+    def forget(self, number: int) -> None:
+        """The epoch failed: there is nothing to tell."""
+        if number == self._newest:
+            self._untold = False
 
     def _warn(self, report: dict[str, Any]) -> None:
         long = self._seconds + report["seconds"] >= _LEAST_SECONDS
@@ -73,55 +91,27 @@ class Teller:
         sentence = report["verdict"]["sentence"]
         LOGGER.warning("%s (told once; `feedline diagnose` measures the cause)", sentence)
 
-    def end(self) -> None:
-        """Tells how the epoch went."""
-        if not LOGGER.isEnabledFor(logging.INFO) and self._warned:
-            return
-        report = self._report()
-        if LOGGER.isEnabledFor(logging.INFO) and report["samples"] > 0:
-            LOGGER.info("%s", line(report))
-        self._warn(report)
-        self._seconds += report["seconds"]
-        self._batches += report["batches"]
-
 
 class Telling:
-    """The looks at one epoch. Asking costs a subtraction for most batches. The teller does not hold
-    on to it: a loader must die with its last name, not with the next garbage collection."""
+    """What is to be told of one epoch. The teller does not hold on to it: a loader must die with its
+    last name, not with the next garbage collection."""
 
-    __slots__ = ("_every", "_left", "_number", "_teller", "_told")
+    __slots__ = ("_number", "_teller")
 
     def __init__(self, teller: Teller, number: int) -> None:
-        self._teller, self._number, self._told = teller, number, False
-        self._left = self._every = _FIRST_LOOK
+        self._teller, self._number = teller, number
 
     def handed(self) -> None:
         """A batch was handed over."""
-        self._left -= 1
-        if self._left <= 0:
-            self._left = self._every
-            self._every *= 2
-            with contextlib.suppress(Error):
-                self._teller.look()
-
-    def over(self) -> None:
-        """The last batch was handed over, and is still in use."""
-        self._teller.unasked = self._is_newest()
+        self._teller.handed(self._number)
 
     def gone(self) -> None:
-        """The epoch failed: there is nothing to tell."""
-        self._told = True
-        if self._is_newest():
-            self._teller.unasked = False
+        """The epoch failed."""
+        self._teller.forget(self._number)
 
     def ended(self) -> None:
         """The program asked for more than the last batch. It may ask again."""
-        if not self._told and self._is_newest():
-            self._told = self._teller.unasked = True
-            self._teller.tell()
-
-    def _is_newest(self) -> bool:
-        return self._teller.newest == self._number
+        self._teller.tell(self._number)
 
 
 def line(report: dict[str, Any]) -> str:

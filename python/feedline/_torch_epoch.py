@@ -93,9 +93,10 @@ class Epoch(Iterator[Any]):
 
     def __init__(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
         self._loader: DataLoader[Any] | None = loader
+        # What the epoch before came to is told before the figures are of this one.
+        self._telling = loader._teller.begin()
         loader._figures.between_epochs()
         loader._before, loader._epochs = loader._figures.mark(), loader._epochs + 1
-        self._telling = loader._teller.begin()
         self._pin = loader.pin_memory and torch.accelerator.is_available()
         self._kind = kind_of(loader.dataset)
         # Each worker has its own part of the data or its own state: the tasks go round.
@@ -206,25 +207,30 @@ class Epoch(Iterator[Any]):
     def _tasks(loader: DataLoader[Any], order: Order, progress: Progress) -> Iterator[Task]:
         every = loader.snapshot_every_n_steps
         iterable, stateful = kind_of(loader.dataset) == "iterable", is_stateful(loader.dataset)
-        seeded = loader.random == "batch"
-        number = progress.yielded
-        while True:
-            try:
-                index = next(order)
-            except StopIteration:
-                return
-            if loader._auto_collation and not hasattr(index, "__getitem__"):
-                index = list(index)
-            if number not in progress.ahead:
-                yield Task(
-                    number,
-                    index,
-                    seed=mixed(progress.base_seed, progress.round, number) if seeded else None,
-                    # Passing over batches brings an iterable to its place, but no other state.
-                    snapshot=(every is not None and (number + 1) % every == 0) if iterable else stateful,
-                    note=order.sampler_state() if order.is_stateful else None,
-                )
-            number += 1
+        seeded, collates = loader.random == "batch", loader._auto_collation
+
+        # A generator of its own, which does not hold on to the loader.
+        def tasks() -> Iterator[Task]:
+            number = progress.yielded
+            while True:
+                try:
+                    index = next(order)
+                except StopIteration:
+                    return
+                if collates and not hasattr(index, "__getitem__"):
+                    index = list(index)
+                if number not in progress.ahead:
+                    yield Task(
+                        number,
+                        index,
+                        seed=mixed(progress.base_seed, progress.round, number) if seeded else None,
+                        # Passing over batches brings an iterable to its place, but no other state.
+                        snapshot=(every is not None and (number + 1) % every == 0) if iterable else stateful,
+                        note=order.sampler_state() if order.is_stateful else None,
+                    )
+                number += 1
+
+        return tasks()
 
     def __iter__(self) -> Epoch:
         return self

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,7 +95,8 @@ class Order:
     """The index lists of one epoch, and the state to find the next one again."""
 
     def __init__(self, loader: Any, state: dict[str, Any] | None = None, yielded: int = 0) -> None:
-        self._loader = loader
+        # The loader holds on to its newest order, and must die with its last name nevertheless.
+        self._loader = weakref.proxy(loader)
         self._before: dict[str, Any] | None = None
         self._sampler = _stateful_sampler(loader)
         self._iterator: Iterator[Any] | None = None
@@ -203,7 +205,7 @@ class Guess:
     be made ahead. It holds only if nobody draws or changes the sampler in between."""
 
     def __init__(self, loader: Any, count: int) -> None:
-        self._loader, self._count = loader, count
+        self._loader, self._count = weakref.proxy(loader), count
         self.order = Order(loader)
         sampler = innermost(loader)
         epoch = getattr(sampler, "epoch", None)

@@ -352,6 +352,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def close(self) -> None:
         """Ends the workers; iterating again starts new ones."""
         self._notice_fork()
+        self._teller.tell()
         self._drop_guess()
         last = None if self._epoch is None else self._epoch()
         if last is not None:

@@ -79,6 +79,24 @@ def test_each_epoch_is_told_in_a_line(name, caplog):
     loader.close()
 
 
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("end", ["end", "break"])
+def test_epochs_that_are_left_early_are_told_and_warned_of(name, end, caplog, monkeypatch):
+    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    loader = LOADERS[name]()
+    with caplog.at_level(logging.INFO, "feedline"):
+        for _ in range(3):
+            for number, _ in enumerate(loader):
+                if number == 5 and end == "break":
+                    break
+        loader.close()
+    told = [line for line in (LINE.fullmatch(record.message) for record in caplog.records) if line]
+    assert [line[1] for line in told] == ["0", "1", "2"]
+    assert {line[2] for line in told} == {"96" if end == "end" else "48"}
+    if name != "native":
+        assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
+
+
 @pytest.mark.parametrize("name", ["threads", "torch", "torch, processes"])
 def test_waiting_is_warned_of_once_with_the_reason(name, caplog, monkeypatch):
     monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
@@ -97,7 +115,7 @@ def test_waiting_is_warned_of_once_with_the_reason(name, caplog, monkeypatch):
 
 def test_a_long_epoch_is_warned_of_before_its_end(caplog, monkeypatch):
     monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(_observe, "_FIRST_LOOK", 9)
+    monkeypatch.setattr(_observe, "_PAUSE", 0.0)
     loader = code(executor="threads")
     for number, _ in enumerate(loader):
         if number == 10:
@@ -230,11 +248,13 @@ def test_a_loader_dies_with_its_last_name(name):
 
 class Rotten(Slow):
     def __getitem__(self, index):
-        raise ValueError("rotten")
+        if index % 4 == 0:
+            raise ValueError("rotten")
+        return super().__getitem__(index)
 
 
 def test_a_wait_ends_with_its_failure():
-    loader = feedline.Loader(Rotten(), batch_size=8, num_workers=0, on_error="skip", max_failures=3)
+    loader = feedline.Loader(Rotten(), batch_size=8, num_workers=0, on_error="skip", max_failures=1)
     with pytest.raises(feedline.TooManyFailuresError):
         next(iter(loader))
     assert loader.stats()["waiting_seconds"] is None

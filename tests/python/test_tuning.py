@@ -200,7 +200,7 @@ def test_torch_style_auto_says_what_stays() -> None:
 
 def test_bench_counts_cores_as_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
     # A quota leaves fewer than the affinity has.
-    monkeypatch.setattr(_native, "cores", lambda: 77)
+    monkeypatch.setattr(_native, "auto_workers", lambda: 77)
     assert _for_workers({"num_workers": "auto"}, "torch") == {"num_workers": 77}
     assert _for_workers({}, "feedline.torch") == {"num_workers": 77}
     assert _for_workers({"num_workers": "auto"}, "feedline.torch") == {"num_workers": "auto"}
