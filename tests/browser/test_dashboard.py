@@ -358,3 +358,38 @@ def test_levels_of_tiles_and_charts_without_values(dashboard: Callable[..., Page
         expect(page.locator('[data-chart="Time of a sample in each stage"] .swatches')).to_contain_text(
             "__proto__"
         )
+
+
+def test_it_stays_on_the_loader_that_was_picked(dashboard: Callable[..., Page]) -> None:
+    with session(TEST_DASHBOARD="1") as running:
+        real = fetched(running.url)
+        kinds = {"train": 1, "valid": 0}
+        later: dict[str, Any] = {"earlier": []}
+
+        def answer(route: Any) -> None:
+            """Two loaders, of which the server prefers the one for training."""
+            loaders = [
+                {**real["loaders"][0], "id": number, "name": name, "earlier": []}
+                for name, number in sorted(kinds.items(), key=lambda item: item[1])
+            ]
+            loaders = [{**one, **later} if one["name"] == "valid" else one for one in loaders]
+            asked = re.search(r"loader=(\d+)", route.request.url)
+            numbers = [one["id"] for one in loaders]
+            shown = int(asked[1]) if asked and int(asked[1]) in numbers else 1
+            route.fulfill(json={**real, "loaders": loaders, "loader": shown})
+
+        page = dashboard(running.url)
+        page.route("**/data?*", answer)
+        page.reload()
+        shows_figures(page)
+        title = page.locator("#title")
+        expect(title).to_have_text("train", timeout=PATIENCE)
+        page.locator("select").select_option("0")
+        expect(title).to_have_text("valid", timeout=PATIENCE)
+        # It is closed after its epoch: the other one is shown, until the next one takes its place.
+        del kinds["valid"]
+        expect(title).to_have_text("train", timeout=PATIENCE)
+        kinds["valid"] = 7
+        later["earlier"] = [0]
+        expect(title).to_have_text("valid", timeout=PATIENCE)
+        expect(page.locator("select")).to_have_value("7")

@@ -19,7 +19,10 @@
   // Names of stages are the program's: any word may be one.
   const columns = Object.create(null);
   let stages = Object.create(null);
+  // The loader that is shown; and the one that is to be: the user's choice, or the first that was
+  // shown in use. It may be closed for a moment, between two epochs.
   let chosen = null;
+  let wanted = null;
   let range = 900;
 
   const COLUMNS = [
@@ -203,6 +206,13 @@
     return made;
   };
 
+  /** Who makes the batches. */
+  const makers = ({ executor, workers }) => {
+    if (executor === "inline") return "the program itself";
+    const [one, several] = { threads: ["thread", "threads"], processes: ["process", "processes"] }[executor] ?? ["worker", "workers"];
+    return `${count(workers)} ${workers === 1 ? one : several}`;
+  };
+
   const show_tiles = (loader) => {
     const { queue, memory } = loader;
     const made = [
@@ -224,7 +234,7 @@
     }
     made.push(tile("Process", bytes(now.memory),
       known(now.cores_busy) ? `${count(now.cores_busy)} of ${now.cores} cores busy` : `${now.cores} cores`));
-    made.push(tile("Batches", count(loader.batches), `of ${count(loader.batch_size)} by ${count(loader.workers)} ${loader.executor ?? "worker"}${loader.executor || loader.workers === 1 ? "" : "s"}`));
+    made.push(tile("Batches", count(loader.batches), `of ${count(loader.batch_size)} by ${makers(loader)}`));
     made.push(tile("Quarantined", count(loader.failed), loader.failed ? "samples were replaced" : "no sample failed"));
     at("tiles").replaceChildren(...made);
   };
@@ -266,7 +276,8 @@
 
   const picker = element("select", { hidden: true, ariaLabel: "Loader" });
   picker.addEventListener("change", () => {
-    chosen = Number(picker.value);
+    wanted = Number(picker.value);
+    chosen = wanted;
     forget();
     // An answer that is on its way is of another loader.
     question += 1;
@@ -331,9 +342,11 @@
     const patience = new AbortController();
     const timer = setTimeout(() => patience.abort(), PATIENCE);
     try {
-      const since = columns.tick[columns.tick.length - 1];
-      const loader = chosen === null ? "" : `&loader=${chosen}`;
-      const response = await fetch(`data?since=${since ?? ""}${loader}`, { cache: "no-store", signal: patience.signal });
+      const open = (id) => id !== null && (now?.loaders ?? []).some((loader) => loader.id === id);
+      // Before anything is in use, the server says which one it is.
+      const named = open(wanted) ? wanted : wanted !== null && open(chosen) ? chosen : wanted;
+      const since = named === chosen ? columns.tick[columns.tick.length - 1] : null;
+      const response = await fetch(`data?since=${since ?? ""}${named === null ? "" : `&loader=${named}`}`, { cache: "no-store", signal: patience.signal });
       if (response.status === 403) {
         say("refused", "another process has this address now");
         return null;
@@ -355,6 +368,7 @@
       forget();
       now = null;
       chosen = null;
+      wanted = null;
       question += 1;
       return;
     }
@@ -363,6 +377,11 @@
       forget();
       chosen = answer.loader;
     }
+    const shown_now = now.loaders.find(({ id }) => id === chosen);
+    if (wanted === null && shown_now?.batches > 0) wanted = chosen;
+    // A new loader that goes on with the old one's history takes its place.
+    const heir = now.loaders.find(({ earlier }) => earlier?.includes(wanted));
+    if (heir) wanted = heir.id;
     if (answer.history) remember(answer.history);
     draw();
   };

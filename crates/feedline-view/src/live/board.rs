@@ -3,6 +3,7 @@
 //! Loaders put themselves here and go when they are dropped. Nothing happens as long as nobody
 //! looks; while somebody does, a thread looks at every loader once a second.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -19,6 +20,13 @@ use super::track::{Second, Track};
 
 /// Loaders that are followed at the same time; more of them are not shown.
 pub const MOST_LOADERS: usize = 16;
+
+/// Closed loaders whose history is kept, for the next ones of their names.
+const MOST_CLOSED: usize = 4;
+
+/// The next one may be so many seconds late: a program that makes a loader for each epoch may
+/// validate in between.
+const LATE: u64 = 600;
 
 /// The thread goes on for so long after the last look.
 const INTEREST: Duration = Duration::from_secs(20);
@@ -105,6 +113,8 @@ struct Seen {
     cores_busy: Option<f64>,
     usage: Option<(Instant, Usage)>,
     tracks: Vec<Track>,
+    /// Loaders that are closed, each with the second in which that was seen, the latest last.
+    closed: VecDeque<(u64, Track)>,
     hidden: u64,
 }
 
@@ -248,6 +258,7 @@ impl Board {
         // the process uses.
         let usage = if open.is_empty() { Usage::default() } else { Usage::now() };
         let all = open.len();
+        let living: Vec<u64> = open.iter().map(|entry| entry.id).collect();
         let open = chosen(open, tick, &followed);
         let looks: Vec<(Look, Vec<Quarantined>)> = open.iter().map(|entry| entry.look()).collect();
         let now = Instant::now();
@@ -262,13 +273,17 @@ impl Board {
         let at = now.duration_since(self.begun).as_secs_f64();
         let second = Second { tick: seen.tick, at, time, process_memory: usage.memory };
         (seen.tick, seen.second) = (seen.tick + 1, second);
-        seen.tracks.retain(|track| open.iter().any(|entry| entry.id == track.id));
+        let followed = |track: &Track| open.iter().any(|entry| entry.id == track.id);
+        let (followed, gone) = std::mem::take(&mut seen.tracks).into_iter().partition(followed);
+        seen.tracks = followed;
+        seen.close(gone, &living);
         for (entry, (look, bad)) in open.iter().zip(looks) {
             let at = seen.tracks.iter().position(|track| track.id == entry.id);
             let at = at.unwrap_or_else(|| {
                 seen.tracks.push(Track::new(entry.id, entry.about.clone()));
                 seen.tracks.len() - 1
             });
+            seen.hand_on(at, &entry.about);
             let age = now.duration_since(entry.since).as_secs_f64();
             seen.tracks[at].add(second, look, age, bad);
         }
@@ -293,20 +308,48 @@ impl Board {
         }
     }
 
-    /// The same, with the history of one loader after `since`; of the first one if none is named,
-    /// or if there is no such loader: then from its beginning.
+    /// The same, with the history of one loader after `since`; of the one used most lately if none
+    /// is named. If there is no such loader any more, of the one that came after it or else of the
+    /// one used most: then from its beginning.
     #[must_use]
     pub fn data(&self, loader: Option<u64>, since: Option<u64>) -> Value {
-        let mut data = json!(self.snapshot());
+        let snapshot = self.snapshot();
+        let named = loader.and_then(|id| snapshot.heir(id));
+        let chosen = named.or_else(|| snapshot.busiest()).map(|now| now.id);
+        let mut data = json!(snapshot);
         let seen = lock(&self.seen);
-        let chosen = seen.tracks.iter().find(|track| Some(track.id) == loader);
-        if let Some(track) = chosen.or_else(|| seen.tracks.first()) {
+        if let Some(track) = seen.tracks.iter().find(|track| Some(track.id) == chosen) {
             data["loader"] = track.id.into();
             // Another loader than was asked for is sent from its beginning.
             let since = since.filter(|_| loader.is_none_or(|loader| loader == track.id));
             data["history"] = track.history.columns(since, &track.stage_names);
         }
         data
+    }
+}
+
+impl Seen {
+    /// Keeps what is known of loaders that are closed, for a while. One that is still open, and
+    /// only not followed any more, is forgotten.
+    fn close(&mut self, gone: Vec<Track>, living: &[u64]) {
+        let tick = self.tick;
+        let closed = gone.into_iter().filter(|track| !living.contains(&track.id));
+        // Who saw nothing leaves nothing.
+        self.closed.extend(closed.filter(|track| !track.is_unused()).map(|track| (tick, track)));
+        self.closed.retain(|(since, _)| tick.saturating_sub(*since) < LATE);
+        self.closed.drain(..self.closed.len().saturating_sub(MOST_CLOSED));
+    }
+
+    /// A loader that was not used yet goes on with the history of a closed one of its name: many
+    /// programs make a new loader for each epoch.
+    fn hand_on(&mut self, at: usize, about: &About) {
+        let Some(track) = self.tracks.get_mut(at).filter(|track| track.is_unused()) else { return };
+        let closed = self.closed.iter().enumerate();
+        let like = closed.filter_map(|(place, (_, old))| Some((old.distance(about)?, place)));
+        let nearest = like.min().and_then(|(_, place)| self.closed.remove(place));
+        if let Some((_, old)) = nearest {
+            track.inherit(old);
+        }
     }
 }
 
@@ -440,6 +483,62 @@ mod tests {
         assert_eq!(board.data(Some(9), Some(3))["loader"], 0);
         assert_eq!(ticks(Some(9), Some(3)), json!([0, 1, 2, 3, 4]));
         assert_eq!(Board::new().data(None, None)["loaders"], json!([]));
+    }
+
+    #[test]
+    fn the_loader_used_most_is_shown_first() {
+        let board = Board::new();
+        let (idle, busy) = (board.watch_pushed(about("valid")), board.watch_pushed(about("train")));
+        board.sample();
+        assert_eq!(board.data(None, None)["loader"], 0, "none is used: the first");
+        busy.push(json!({"batches": 5, "samples": 20}));
+        board.sample();
+        assert_eq!(board.data(None, None)["loader"], 1);
+        assert_eq!(board.data(Some(0), None)["loader"], 0, "what was asked for is given");
+        drop((idle, busy));
+    }
+
+    #[test]
+    fn a_loader_for_each_epoch_has_one_history() {
+        let board = Board::new();
+        let valid = board.watch_pushed(about("valid"));
+        let ticks = |loader| board.data(Some(loader), None)["history"]["tick"].clone();
+        let epoch = |batches: u64| {
+            let train = board.watch_pushed(about("train"));
+            train.push(json!({"batches": batches, "samples": 4 * batches}));
+            board.sample();
+            train
+        };
+        let first = epoch(3);
+        drop(first);
+        // In between, only the other one is open.
+        board.sample();
+        assert_eq!(board.snapshot().loaders.len(), 1);
+        let second = epoch(2);
+        assert_eq!(ticks(2), json!([0, 2]));
+        assert_eq!(board.data(Some(1), Some(0))["loader"], 2, "who asks for the old one");
+        assert_eq!(board.snapshot().loaders[1].earlier, [1]);
+        // The next one may be there before the last one has gone.
+        let third = board.watch_pushed(about("train"));
+        board.sample();
+        drop(second);
+        third.push(json!({"batches": 1, "samples": 4}));
+        board.sample();
+        assert_eq!(ticks(3), json!([0, 2, 3, 4]));
+        assert_eq!(ticks(1), ticks(3));
+        // Not for ever, and not for many.
+        drop(third);
+        lock(&board.seen).tick += LATE + 1;
+        board.sample();
+        board.sample();
+        lock(&board.seen).tick += LATE + 1;
+        board.sample();
+        assert!(lock(&board.seen).closed.is_empty());
+        let many: Vec<_> = (0..10).map(|_| epoch(1)).collect();
+        drop(many);
+        board.sample();
+        assert_eq!(lock(&board.seen).closed.len(), MOST_CLOSED);
+        drop(valid);
     }
 
     #[test]

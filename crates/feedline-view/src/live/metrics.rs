@@ -21,7 +21,7 @@ const METRICS: &[(&str, &str, &str, Get)] = &[
         Some(now.step_seconds)
     }),
     ("read_bytes_total", "counter", "Bytes that came from stores.", |now| {
-        Some(now.bytes_read as f64)
+        Some(now.bytes_read? as f64)
     }),
     ("failed_samples", "gauge", "Distinct samples that failed and were replaced.", |now| {
         Some(now.failed as f64)

@@ -12,7 +12,8 @@ pub(super) struct Reading {
     pub(super) failed: u64,
     pub(super) wait_seconds: f64,
     pub(super) step_seconds: f64,
-    pub(super) bytes_read: u64,
+    /// Code of the program reads what it likes: nobody counts it.
+    pub(super) bytes_read: Option<u64>,
     pub(super) first_batch_seconds: Option<f64>,
     pub(super) waiting_seconds: Option<f64>,
     pub(super) longest_wait_seconds: f64,
@@ -51,7 +52,7 @@ impl Reading {
             failed: work.failed,
             wait_seconds: work.wait_seconds,
             step_seconds: work.step_seconds,
-            bytes_read: work.bytes_read,
+            bytes_read: Some(work.bytes_read),
             first_batch_seconds: work.first_batch_seconds,
             waiting_seconds: work.waiting_seconds,
             longest_wait_seconds: work.longest_wait_seconds,
@@ -85,7 +86,7 @@ impl Reading {
             failed: count(&value["failed_samples"]),
             wait_seconds: seconds("wait_seconds").unwrap_or(0.0),
             step_seconds: seconds("step_seconds").unwrap_or(0.0),
-            bytes_read: count(&value["read_bytes"]),
+            bytes_read: value["read_bytes"].as_u64(),
             first_batch_seconds: seconds("first_batch_seconds"),
             waiting_seconds: None,
             longest_wait_seconds: seconds("longest_wait_seconds").unwrap_or(0.0),
@@ -178,6 +179,7 @@ mod tests {
             "seconds_per_sample": {"your code": 0.01, "bad": -1.0}, "workers": {"number": 2},
             "queue": {"ready": 1, "open": 2, "most": 4},
         }));
+        assert_eq!(reading.bytes_read, None, "unknown is no zero");
         assert_eq!(
             (reading.batches, reading.workers, reading.queue),
             (3, Some(2), Some((1, 2, 4)))

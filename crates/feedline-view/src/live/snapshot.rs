@@ -30,11 +30,34 @@ pub struct Snapshot {
     pub hidden: u64,
 }
 
+impl Snapshot {
+    /// The loader that hands over the most samples lately; the first one of several.
+    #[must_use]
+    pub fn busiest(&self) -> Option<&LoaderNow> {
+        let all = self.loaders.iter();
+        all.reduce(
+            |best, one| {
+                if one.samples_per_second > best.samples_per_second { one } else { best }
+            },
+        )
+    }
+
+    /// The loader with this number, or the one that came after it.
+    #[must_use]
+    pub fn heir(&self, id: u64) -> Option<&LoaderNow> {
+        let own = self.loaders.iter().find(|loader| loader.id == id);
+        own.or_else(|| self.loaders.iter().find(|loader| loader.earlier.contains(&id)))
+    }
+}
+
 /// A loader. Rates are of the last seconds, counts since it began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LoaderNow {
     /// Its number in the process.
     pub id: u64,
+    /// The numbers of closed loaders of the same name, whose history it goes on with.
+    #[serde(default)]
+    pub earlier: Vec<u64>,
     /// What it reads.
     pub name: String,
     /// Who makes the batches, if Python code does: threads, processes, inline.
@@ -49,10 +72,10 @@ pub struct LoaderNow {
     pub samples: u64,
     /// Samples handed over in a second.
     pub samples_per_second: f64,
-    /// Bytes read in a second.
-    pub bytes_per_second: f64,
+    /// Bytes read in a second, if the loader knows what it reads.
+    pub bytes_per_second: Option<f64>,
     /// Bytes read.
-    pub bytes_read: u64,
+    pub bytes_read: Option<u64>,
     /// The share of the time that the program waited lately, if it asked for a batch.
     pub wait_share: Option<f64>,
     /// Seconds that it waited.

@@ -20,6 +20,9 @@ const ARRIVALS: usize = 16;
 /// A verdict is over so many seconds.
 const VERDICT_WINDOW: f64 = 30.0;
 
+/// Numbers of earlier loaders that are kept: more than end between two looks of a page.
+const EARLIER: usize = 16;
+
 /// Silence for so many seconds is worth a word.
 const SILENCE: f64 = 10.0;
 
@@ -56,6 +59,8 @@ pub(super) struct Second {
 /// A loader's last half minute, its hour and its verdict.
 pub(super) struct Track {
     pub(super) id: u64,
+    /// Those whose history this one goes on with, the latest last.
+    earlier: Vec<u64>,
     about: About,
     recent: VecDeque<Moment>,
     arrivals: VecDeque<Arrival>,
@@ -71,6 +76,7 @@ impl Track {
     pub(super) fn new(id: u64, about: About) -> Self {
         Track {
             id,
+            earlier: Vec::new(),
             about,
             recent: VecDeque::new(),
             arrivals: VecDeque::new(),
@@ -84,6 +90,26 @@ impl Track {
 
     pub(super) fn now(&self) -> Option<&LoaderNow> {
         self.now.as_ref()
+    }
+
+    /// It has handed over nothing yet.
+    pub(super) fn is_unused(&self) -> bool {
+        self.now.as_ref().is_none_or(|now| now.batches == 0)
+    }
+
+    /// Goes on with the history of a loader that is closed.
+    pub(super) fn inherit(&mut self, old: Track) {
+        (self.history, self.stage_names) = (old.history, old.stage_names);
+        self.earlier = old.earlier;
+        self.earlier.push(old.id);
+        self.earlier.drain(..self.earlier.len().saturating_sub(EARLIER));
+    }
+
+    /// How well a loader that says this of itself could go on with this one's work: `None` if it
+    /// reads something else, 1 if it makes other batches of it.
+    pub(super) fn distance(&self, about: &About) -> Option<u8> {
+        let other = u8::from(self.about.batch_size != about.batch_size);
+        (self.about.name == about.name).then_some(other)
     }
 
     /// Takes in what a look showed. `age` are the seconds since the loader was made, which rates
@@ -118,8 +144,9 @@ impl Track {
         let born = Moment { at: second.at - age.max(0.001), ..never() };
         let rated = self.since(second.at - RATE_WINDOW).unwrap_or(&born);
         let passed = (second.at - rated.at).max(0.001);
-        let bytes = reading.bytes_read.saturating_sub(rated.reading.bytes_read);
-        let bytes_per_second = bytes as f64 / passed;
+        let bytes_per_second = reading
+            .bytes_read
+            .map(|all| all.saturating_sub(rated.reading.bytes_read.unwrap_or(0)) as f64 / passed);
         let counted = self.counted_from(second.at - RATE_WINDOW, &reading);
         let counted = counted.map_or((born.at, &born.reading), |first| (first.at, &first.reading));
         let samples_per_second = self.rate_since(counted.0, counted.1, second.at, &reading);
@@ -145,9 +172,10 @@ impl Track {
         let (ready, most) = reading
             .queue
             .map_or((f32::NAN, f32::NAN), |(ready, _, most)| (ready as f32, most as f32));
-        let (used, limit) = reading
-            .memory
-            .map_or((f32::NAN, f32::NAN), |(used, limit)| (used as f32, limit as f32));
+        // A limit of zero is none.
+        let (used, limit) = reading.memory.map_or((f32::NAN, f32::NAN), |(used, limit)| {
+            (used as f32, if limit == 0 { f32::NAN } else { limit as f32 })
+        });
         self.history.push(Point {
             tick: second.tick,
             time: second.time,
@@ -155,7 +183,7 @@ impl Track {
             wait_share: wait_share.map_or(f32::NAN, |share| share as f32),
             ready,
             most,
-            bytes_per_second: bytes_per_second as f32,
+            bytes_per_second: bytes_per_second.map_or(f32::NAN, |rate| rate as f32),
             memory_used: used,
             memory_limit: limit,
             process_memory: second.process_memory as f32,
@@ -167,6 +195,7 @@ impl Track {
         };
         self.now = Some(LoaderNow {
             id: self.id,
+            earlier: self.earlier.clone(),
             name: self.about.name.clone(),
             executor: reading.executor.clone(),
             workers,
@@ -277,6 +306,23 @@ mod tests {
         assert!((now.samples_per_second - 50.0).abs() < 1e-6);
         assert_eq!(now.wait_share, Some(0.25));
         assert!(now.verdict.is_some());
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_zero() {
+        let columns = |more: Value| {
+            let mut track = Track::new(0, about());
+            let Look::Pushed(mut stats, _) = look(20, 1.0, 3.0) else { panic!("it is pushed") };
+            more.as_object().into_iter().flatten().for_each(|(k, v)| stats[k] = v.clone());
+            track.add(second(0), Look::Pushed(stats, None), 4.0, Vec::new());
+            let all = track.history.columns(None, &[]);
+            let last = |key: &str| all[key].as_array().unwrap().last().unwrap().clone();
+            (track.now().unwrap().bytes_per_second, last("bytes_per_second"), last("memory_limit"))
+        };
+        let unlimited = json!({"memory": {"used": 5, "limit": 0}});
+        assert_eq!(columns(unlimited), (None, Value::Null, Value::Null));
+        let known = json!({"read_bytes": 400, "memory": {"used": 5, "limit": 9}});
+        assert_eq!(columns(known).1, 100.0);
     }
 
     #[test]
