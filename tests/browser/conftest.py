@@ -17,6 +17,29 @@ ROOT = Path(__file__).resolve().parents[2]
 # The training process that tests of the live view start is there.
 sys.path.append(str(ROOT / "tests" / "python"))
 DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+# Notes every text that is drawn on a canvas with its box in the canvas's pixels, the axes' too.
+NOTE_TEXTS = """(() => {
+  window.texts_drawn = [];
+  const own = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...more) {
+    const size = this.measureText(text);
+    const at = this.getTransform();
+    const corners = [
+      [x - size.actualBoundingBoxLeft, y - size.actualBoundingBoxAscent],
+      [x + size.actualBoundingBoxRight, y + size.actualBoundingBoxDescent],
+    ].map(([a, b]) => [at.a * a + at.c * b + at.e, at.b * a + at.d * b + at.f]);
+    const [xs, ys] = [0, 1].map((axis) => corners.map((corner) => corner[axis]));
+    const box = [Math.min(...xs), Math.min(...ys), Math.max(...xs), Math.max(...ys)];
+    window.texts_drawn.push({ text, canvas: this.canvas, box });
+    return own.call(this, text, x, y, ...more);
+  };
+})()"""
+# Those that leave their canvas.
+CUT_TEXTS = """() => window.texts_drawn
+  .filter(({ text, canvas }) => text.trim() && canvas.isConnected)
+  .filter(({ canvas, box: [left, top, right, bottom] }) =>
+    left < -1 || top < -1 || right > canvas.width + 1 || bottom > canvas.height + 1)
+  .map(({ text, canvas, box }) => `${text} at ${box} of ${canvas.width} x ${canvas.height}`)"""
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -57,6 +80,7 @@ class Visit:
 
     def __init__(self, page: Page) -> None:
         self.page = page
+        page.add_init_script(NOTE_TEXTS)
         self.requests: list[str] = []
         self.complaints: list[str] = []
         page.on("request", lambda request: self.requests.append(request.url))
@@ -67,6 +91,17 @@ class Visit:
         """Nothing was fetched but the page, and nothing was complained about."""
         assert self.complaints == []
         assert self.requests == [address]
+
+
+    def texts(self) -> list[str]:
+        """What was drawn on canvases."""
+        found: list[str] = self.page.evaluate("texts_drawn.map(({ text }) => text)")
+        return found
+
+    def cut_texts(self) -> list[str]:
+        """What was drawn on canvases and does not fit there."""
+        found: list[str] = self.page.evaluate(CUT_TEXTS)
+        return found
 
 
 Open = Callable[..., Visit]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import sys
 from pathlib import Path
+from subprocess import run
 
 import numpy as np
 import pytest
@@ -53,6 +56,74 @@ def colours(place: Locator) -> int:
     """How many different colours a part of the page has, in steps of eight."""
     found = pixels(place.screenshot()).reshape(-1, 3) // 8
     return len(np.unique(found, axis=0))
+
+
+@pytest.fixture(scope="module")
+def benched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a short run of the command itself."""
+    folder = tmp_path_factory.mktemp("benched")
+    noise = np.random.default_rng(0).integers(0, 256, (24, 48, 48, 3), dtype=np.uint8)
+    (folder / "photos" / "class").mkdir(parents=True)
+    for place, picture in enumerate(noise):
+        Image.fromarray(picture).save(folder / "photos" / "class" / f"{place}.png")
+    command = [sys.executable, "-m", "feedline", "bench", str(folder / "photos"), "--quiet"]
+    command += ["--workers", "1,2", "--prefetch", "1,4", "--batch-sizes", "4,8", "--train-step", "2ms"]
+    command += ["--epochs", "2", "--repeats", "2", "--report", str(folder / "report.html")]
+    run(command, check=True, timeout=300, capture_output=True)
+    return folder / "report.html"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_real_report(visit: Open, benched: Path, width: int) -> None:
+    found = visit(benched, width)
+    found.blameless(benched.as_uri())
+    assert found.page.locator(".plot").count() >= 5
+    assert found.cut_texts() == []
+    # Bars that are drawn can be told apart: eight configurations have eight labels.
+    data = json.loads(found.page.locator("#data").inner_text())
+    names = [one["name"] for one in data["configurations"] if one["summary"]]
+    drawn = " ".join(found.texts())
+    assert len(set(names)) == 8
+    for name in names:
+        assert all(word in drawn for word in name.split()), f"{name} is cut"
+    # A step of a fixed time takes twice the samples in batches of twice the size.
+    assert data["wanted"] is None and "what the trainer can use" not in found.page.inner_text("body")
+    labels = {"samples/s", "time that the trainer waited, %", "memory", "seconds", "workers"}
+    assert labels <= set(found.texts())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ("benchmark", "diagnosis", "hostile", "large"))
+def test_no_label_is_cut(visit: Open, pictures: Path, name: str, width: int) -> None:
+    found = visit(pictures / name / "report.html", width)
+    assert found.cut_texts() == [] and len(found.texts()) > 10
+    for _ in range(6):
+        found.page.locator(".timeline").press("+")
+        found.page.locator(".timeline").press("ArrowRight")
+        found.page.wait_for_timeout(30)
+    assert found.cut_texts() == []
+
+
+def test_long_names_can_be_told_apart(visit: Open, pictures: Path) -> None:
+    found = visit(pictures / "benchmark" / "report.html", 400)
+    drawn = found.texts()
+    assert any("prefetch=8" in text for text in drawn)
+
+
+def test_a_table_says_that_it_scrolls(visit: Open, pictures: Path) -> None:
+    table = visit(pictures / "benchmark" / "report.html", 400).page.locator(".scrolls").first
+    assert table.evaluate("(one) => one.scrollWidth > one.clientWidth")
+
+    def edges() -> tuple[float, float]:
+        shot = pixels(table.screenshot()).mean(axis=2)
+        ground = shot[:, 40:60].max()
+        return float(ground - shot[:, 1].max()), float(ground - shot[:, -2].max())
+
+    left, right = edges()
+    assert left < 8 and right > 20, "more lies at the right"
+    table.evaluate("(one) => { one.scrollLeft = one.scrollWidth; }")
+    left, right = edges()
+    assert left > 20 and right < 8, "more lies at the left"
 
 
 def timeline_range(found: Visit) -> tuple[float, float]:
@@ -171,10 +242,15 @@ def test_the_timeline_tells_what_is_under_the_pointer(visit: Open, pictures: Pat
 
 def test_rows_split_into_stages(visit: Open, pictures: Path) -> None:
     found = visit(pictures / "diagnosis" / "report.html")
-    low = found.page.locator(".timeline").bounding_box()["height"]
+    tall = found.page.locator(".timeline").bounding_box()["height"]
+    # Few workers: their stages have rows from the beginning.
+    assert "worker 0: decode" in found.texts()
+    found.page.get_by_role("button", name="One row for each worker", exact=True).click()
+    found.page.wait_for_timeout(100)
+    assert found.page.locator(".timeline").bounding_box()["height"] < tall / 2
     found.page.get_by_role("button", name="One row for each worker and stage").click()
     found.page.wait_for_timeout(100)
-    assert found.page.locator(".timeline").bounding_box()["height"] > low * 2
+    assert found.page.locator(".timeline").bounding_box()["height"] == tall
     assert colours(found.page.locator(".timeline")) > 5
     assert found.complaints == []
 

@@ -287,6 +287,26 @@ pub(crate) fn newest(timeline: &[Vec<Span>], most: usize) -> (Vec<Vec<Span>>, us
     (lanes, total - kept)
 }
 
+/// Where an axis ends on which these are drawn, `least` or more: at the highest end of an interval,
+/// but not so far away that one run's spread would leave the bars and lines no room.
+pub(crate) fn axis_end(intervals: impl Iterator<Item = Interval>, least: f64) -> f64 {
+    let (mut mean, mut high) = (least, least);
+    for interval in intervals {
+        mean = mean.max(interval.mean);
+        high = high.max(interval.high);
+    }
+    high.clamp(mean, mean * 1.3)
+}
+
+/// Samples a second that the trainer could use, if that is about the same for all lines: a step of
+/// a fixed time takes more of them in larger batches.
+pub(crate) fn wanted_by_all(lines: &[Scaling]) -> Option<f64> {
+    let wanted: Vec<f64> = lines.iter().map(|line| line.wanted).collect::<Option<_>>()?;
+    let low = wanted.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = wanted.iter().copied().fold(0.0, f64::max);
+    (high > 0.0 && high <= low * 1.1).then_some(high)
+}
+
 /// An interval that can be drawn: `None` without a mean, and only the mean without ends. Axes to
 /// infinity never end, and begin at zero.
 pub(crate) fn drawable(interval: Interval) -> Option<Interval> {
@@ -346,6 +366,24 @@ mod tests {
         assert_eq!(workload_text(&workload), text);
         (workload.batches, workload.seconds) = (None, None);
         assert_eq!(workload_text(&workload), "a training step of 20 ms");
+    }
+
+    #[test]
+    fn one_wide_interval_does_not_squeeze_the_rest() {
+        let interval = |mean: f64, high: f64| Interval { mean, low: 0.0, high };
+        let end = |high| axis_end([interval(100.0, 104.0), interval(90.0, high)].into_iter(), 1.0);
+        assert_eq!((end(110.0), end(900.0)), (110.0, 130.0));
+        assert_eq!(axis_end(std::iter::empty(), 0.5), 0.5);
+    }
+
+    #[test]
+    fn trainers_that_want_different_rates_have_no_line_in_common() {
+        let line =
+            |wanted| Scaling { name: String::new(), points: Vec::new(), of_one: None, wanted };
+        assert_eq!(wanted_by_all(&[line(Some(100.0)), line(Some(104.0))]), Some(104.0));
+        assert_eq!(wanted_by_all(&[line(Some(100.0)), line(Some(400.0))]), None);
+        assert_eq!(wanted_by_all(&[line(Some(100.0)), line(None)]), None);
+        assert_eq!(wanted_by_all(&[]), None);
     }
 
     #[test]

@@ -19,9 +19,10 @@
     return box;
   };
   const legend = (into, entries) => {
-    const swatch = ({ paint, dashed }) => element("span", {
-      className: dashed ? "swatch dashed" : "swatch",
-      style: dashed ? { color: `var(--${paint})` } : { background: `var(--${paint})` },
+    // A line has a piece of itself, anything else a square.
+    const swatch = ({ paint, line }) => element("span", {
+      className: line ? `swatch ${line}` : "swatch",
+      style: line ? { color: `var(--${paint})` } : { background: `var(--${paint})` },
     });
     into.append(element("ul", { className: "swatches" },
       ...entries.map((entry) => element("li", {}, swatch(entry), entry.name))));
@@ -29,15 +30,48 @@
   const line_name = (number) => `line-${(number % 8) + 1}`;
   const words = (name) => String(name).replaceAll("_", " ");
 
-  /** A name that fits into so many pixels. */
-  const cut = (ctx, text, room) => {
-    if (ctx.measureText(text).width <= room) return text;
-    let size = text.length;
-    while (size > 1 && ctx.measureText(`${text.slice(0, size)}…`).width > room) size -= 1;
-    return `${text.slice(0, size)}…`;
-  };
   const ruler = document.createElement("canvas").getContext("2d");
   ruler.font = FONT;
+  const wide = (text) => ruler.measureText(text).width;
+
+  /** A text that fits into so many pixels: its middle goes, as names differ at their ends. */
+  const cut = (text, room) => {
+    if (wide(text) <= room) return text;
+    const letters = [...text];
+    let kept = Math.min(letters.length - 1, 200);
+    const short = () => `${letters.slice(0, Math.ceil(kept / 2)).join("")}…${letters.slice(letters.length - Math.floor(kept / 2)).join("")}`;
+    while (kept > 1 && wide(short()) > room) kept -= 1;
+    return short();
+  };
+
+  /** What all names begin with, in whole words. */
+  const common_start = (names) => {
+    if (names.length < 2) return "";
+    let size = 0;
+    while (size < names[0].length && names.every((name) => name[size] === names[0][size])) size += 1;
+    return names[0].slice(0, size).match(/^.*[\s/,]/s)?.[0] ?? "";
+  };
+
+  /** Names as labels of one or two lines each, which can be told apart. */
+  const labels = (names, room) => {
+    const broken = (text) => text.split(/\s+/).filter(Boolean).reduce((lines, word) => {
+      const last = lines[lines.length - 1];
+      if (last !== undefined && wide(`${last} ${word}`) <= room) lines[lines.length - 1] = `${last} ${word}`;
+      else lines.push(word);
+      return lines;
+    }, []);
+    const fits = (lines) => lines.length <= 2 && lines.every((line) => wide(line) <= room);
+    let made = names.map(broken);
+    const start = common_start(names);
+    if (start && !made.every(fits)) made = names.map((name) => broken(`…${name.slice(start.length)}`));
+    return made.map((lines) => (lines.length > 2 ? [lines[0], lines.slice(1).join(" ")] : lines).map((line) => cut(line, room)));
+  };
+
+  /** Where an axis ends: at an interval's end, unless that would leave the means no room. */
+  const axis_end = (intervals, least) => {
+    const mean = Math.max(least, ...intervals.map((one) => one.mean));
+    return Math.min(Math.max(mean, ...intervals.map((one) => one.high ?? 0)), mean * 1.3);
+  };
 
   /** What is drawn from now on stays inside of the axes. */
   const within_axes = ({ ctx, bbox }) => {
@@ -157,23 +191,28 @@
   /** Lying bars with their intervals: rows of { name, mean, low, high, paint }. */
   const bars = (into, label, rows, unit) => {
     const box = picture(into, label);
-    const most = Math.max(...rows.map((row) => Math.max(row.mean, row.high ?? 0)), 1e-9);
+    const end = axis_end(rows, 1e-9) * 1.03;
+    // The means stand in a column of their own: at a bar's end, or a whisker's, a number would seem
+    // to be that place's.
+    const column = Math.max(...rows.map((row) => wide(count(row.mean)))) + 10;
     plot(box, (width) => {
-      const room = Math.min(width * 0.42, 300, 14 + Math.max(...rows.map((row) => ruler.measureText(row.name).width)));
+      const room = Math.min(width * 0.42, 300, 2 + Math.max(...rows.map((row) => wide(row.name))));
+      const names = labels(rows.map((row) => row.name), room);
       return {
         height: rows.length * 34 + 54,
-        padding: [4, 18, 0, 4],
+        padding: [4, Math.max(18, column + 4), 0, 4],
         legend: { show: false },
         cursor: { show: false },
         scales: {
           x: { time: false, ori: 1, dir: -1, range: [-0.5, rows.length - 0.5] },
-          y: { ori: 0, range: [0, most * (width < 600 ? 1.32 : 1.16)] },
+          y: { ori: 0, range: [0, end] },
         },
         axes: [
           axis({
-            side: 3, size: room + 8, grid: { show: false }, ticks: { show: false, size: 0 },
+            // The labels are drawn with the bars: they may have two lines.
+            side: 3, size: room + 12, grid: { show: false }, ticks: { show: false, size: 0 },
             splits: () => rows.map((_, place) => place),
-            values: () => rows.map((row) => cut(ruler, row.name, room - 8)),
+            values: () => rows.map(() => ""),
           }),
           axis({ side: 2, label: unit, values: (_, splits) => splits.map(count), space: 70 }),
         ],
@@ -186,14 +225,14 @@
         }],
         hooks: {
           draw: [(chart) => {
-            const { ctx } = chart;
+            const { ctx, bbox } = chart;
             ctx.save();
             ctx.strokeStyle = colour("text");
             ctx.lineWidth = 1.3 * devicePixelRatio;
             ctx.fillStyle = colour("text");
             ctx.font = FONT.replace("12px", `${12 * devicePixelRatio}px`);
             ctx.textBaseline = "middle";
-            ctx.textAlign = "left";
+            ctx.textAlign = "right";
             rows.forEach((row, place) => {
               const across = chart.valToPos(place, "x", true);
               const at = (value) => chart.valToPos(value, "y", true);
@@ -201,7 +240,12 @@
               within_axes(chart);
               if (known(row.low)) whisker(ctx, at(row.low), at(row.high), across, true);
               ctx.restore();
-              ctx.fillText(count(row.mean), at(Math.max(row.mean, row.high ?? 0)) + 8 * devicePixelRatio, across);
+              ctx.fillText(count(row.mean), bbox.left + bbox.width + column * devicePixelRatio, across);
+              const lines = names[place];
+              lines.forEach((line, number) => {
+                const down = (number - (lines.length - 1) / 2) * 14 * devicePixelRatio;
+                ctx.fillText(line, bbox.left - 8 * devicePixelRatio, across + down);
+              });
             });
             ctx.restore();
           }],
@@ -247,8 +291,9 @@
     own.append(table(headings, rows));
   };
 
-  /** Lines over a common x, some of them dashed; `intervals` are drawn at their points. */
-  const lines = (into, label, { x, series, x_label, x_values, y_values, top, height = 280, at_point }) => {
+  const DASHES = { dashed: [8, 5], dotted: [2, 4] };
+  /** Lines over a common x, each "line", "dashed" or "dotted"; `intervals` are drawn at their points. */
+  const lines = (into, label, { x, series, x_label, y_label, x_values, y_values, top, height = 280, at_point }) => {
     const box = picture(into, label);
     const note = tip(box);
     plot(box, (width) => ({
@@ -258,10 +303,10 @@
       scales: { x: { time: false, ...(x_values ? { range: (_, min, max) => (max - min < 1e-9 ? [min - 1, max + 1] : [min, max]) } : {}) }, y: { range: (_, min, max) => [0, top ?? Math.max(max * 1.06, 1e-9)] } },
       axes: [
         axis({ label: x_label, space: width < 500 ? 60 : 80, ...(x_values ? { splits: () => x_values, values: (_, splits) => splits.map(count) } : {}) }),
-        axis({ values: (_, splits) => splits.map(y_values), size: fitting }),
+        axis({ label: y_label, values: (_, splits) => splits.map(y_values), size: fitting }),
       ],
       series: [{}, ...series.map((one) => ({
-        label: one.name, stroke: colour(one.paint), width: 2, dash: one.dashed ? [6, 5] : undefined, spanGaps: true,
+        label: one.name, stroke: colour(one.paint), width: 2, dash: DASHES[one.line], spanGaps: true,
         points: { show: Boolean(one.points), size: 7, fill: colour("panel") },
       }))],
       cursor: { drag: { x: !x_values, y: false }, points: { size: 8 } },
@@ -305,36 +350,39 @@
       return point ? pick(point) : null;
     });
     const measured = (pick, more = {}) => data.scaling.map((line, place) => ({
-      name: line.name, paint: line_name(place), points: true,
+      name: line.name, paint: line_name(place), line: "line", points: true,
       values: at(line, (point) => pick(point).mean), intervals: at(line, pick), ...more,
     }));
-    const best = Math.max(...data.scaling.flatMap((line) => line.points.map((point) => point.rate.high)));
+    const ends = (pick, least) => axis_end(data.scaling.flatMap((line) => line.points.map(pick)), least);
+    const best = ends((point) => point.rate, 1e-9);
     const common = { x, x_values: x, x_label: "workers", at_point: (number) => `${count(number)} workers` };
     const rates = measured((point) => point.rate);
     const ideal = data.scaling.find((line) => known(line.of_one));
-    if (ideal) rates.push({ name: "if each worker brought as much", paint: "line-7", dashed: true, values: x.map((number) => number ? ideal.of_one * number : null) });
-    const wanted = data.scaling.find((line) => known(line.wanted))?.wanted;
-    if (wanted && wanted < best * 3) rates.push({ name: "what the trainer can use", paint: "wait", dashed: true, values: x.map(() => wanted) });
-    const reach = Math.max(best, wanted && wanted < best * 3 ? wanted : 0);
+    if (ideal) rates.push({ name: "if each worker brought as much", paint: "text", line: "dotted", values: x.map((number) => number ? ideal.of_one * number : null) });
+    // A trainer that could use far more would only squeeze the rest. No measured line is black.
+    const wanted = known(data.wanted) && data.wanted < best * 3 ? data.wanted : 0;
+    if (wanted) rates.push({ name: "what the trainer can use", paint: "text", line: "dashed", values: x.map(() => wanted) });
+    const reach = Math.max(best, wanted);
     const throughput = panel("Throughput against workers", "Samples a second; intervals of 95 % confidence.", columns);
-    lines(throughput, "Samples a second against the number of workers", { ...common, series: rates, y_values: count, top: reach * 1.25 });
+    lines(throughput, "Samples a second against the number of workers", { ...common, series: rates, y_label: "samples/s", y_values: count, top: reach * 1.25 });
     if (!data.has_step) return;
     const waits = panel("Wait against workers", "The share of the time that the trainer waited.", columns);
     lines(waits, "Share of waiting against the number of workers", {
-      ...common, series: measured((point) => point.wait), y_values: percent,
-      top: Math.max(0.02, Math.max(...data.scaling.flatMap((line) => line.points.map((point) => point.wait.high))) * 1.15),
+      ...common, series: measured((point) => point.wait), y_label: "time that the trainer waited, %", y_values: percent,
+      top: ends((point) => point.wait, 0.02) * 1.15,
     });
   };
 
   const memory = () => {
     if (!data.memory.length) return;
-    const own = panel("Memory over time", "Of the process and its children, in each configuration's run with the most. Drag to zoom, double click to see all.");
+    const whose = data.configurations.length > 1 ? ", in each configuration's run with the most" : "";
+    const own = panel("Memory over time", `Of the process and its children${whose}. Drag to zoom, double click to see all.`);
     const shown = data.memory.slice(0, 16);
     if (shown.length < data.memory.length) own.append(element("p", { className: "quiet" }, `The first ${shown.length} of ${data.memory.length}.`));
     const columns = uPlot.join(shown.map((line) => [line.seconds, line.bytes]));
     lines(own, "Memory over time", {
-      x: columns[0], x_label: "seconds", y_values: bytes, at_point: seconds,
-      series: shown.map((line, place) => ({ name: line.name, paint: line_name(place), dashed: place >= 8, values: columns[place + 1] })),
+      x: columns[0], x_label: "seconds", y_label: "memory", y_values: bytes, at_point: seconds,
+      series: shown.map((line, place) => ({ name: line.name, paint: line_name(place), line: place >= 8 ? "dashed" : "line", values: columns[place + 1] })),
     });
   };
 
@@ -360,7 +408,7 @@
 
   const timelines = () => {
     if (!data.timelines.length) return;
-    const own = panel("Timeline", "One row for the trainer, one for each worker. Drag over a stretch to zoom in, double click to see all; Ctrl and the wheel zoom too.");
+    const own = panel("Timeline", "The trainer's row, and below it those of the workers. Drag over a stretch to zoom in, double click to see all; Ctrl and the wheel zoom too.");
     const box = element("div", {});
     let shown = null;
     const show = (place) => {

@@ -4,6 +4,10 @@
 const timeline = (() => {
   const { element, colour, seconds, count, axis, fitting, FONT } = feedline;
 
+  // With more workers, rows for each stage would be too many to be seen at once.
+  const SPLIT_WORKERS = 4;
+  const ruler = document.createElement("canvas").getContext("2d");
+
   /** From the data's numbers to columns: activity, begin and end in seconds, batch. */
   const unpack = (lane) => {
     const size = lane.spans.length / 4;
@@ -128,15 +132,23 @@ const timeline = (() => {
   };
 
   /** Labels of moments, as exact as the distance between them asks for. */
-  const moments = (plot, splits, place, space, distance) =>
-    splits.map((value) => {
+  const moments = (plot, splits, place, space, distance) => {
+    const told = (value) => {
       const text = (number, digits, unit) =>
         `${number.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${unit}`;
       if (distance >= 1) return text(value, 0, "s");
       if (distance >= 0.1) return text(value, 1, "s");
       if (distance >= 1e-3) return text(value * 1e3, 0, "ms");
       return text(value * 1e3, distance >= 1e-4 ? 1 : distance >= 1e-5 ? 2 : 3, "ms");
+    };
+    ruler.font = FONT;
+    // A label that would be cut at the picture's edge is left out.
+    const fits = (value, text) => plot.bbox.left / devicePixelRatio + plot.valToPos(value, "x") + ruler.measureText(text).width / 2 <= plot.width;
+    return splits.map((value) => {
+      const text = told(value);
+      return fits(value, text) ? text : "";
     });
+  };
 
   /** Puts a timeline into a box, with buttons and a legend. */
   const show = (box, data, names) => {
@@ -148,7 +160,7 @@ const timeline = (() => {
         if (place === 0 || kinds.length < 2) return [lane];
         return kinds.map((kind) => only(lane, kind, `${lane.name}: ${names[kind]}`));
       });
-    let rows = whole;
+    let rows = whole.length <= SPLIT_WORKERS + 1 ? split_rows() : whole;
     const starts = whole.filter((lane) => lane.size).map((lane) => lane.begin[0]);
     const start = Math.min(...starts);
     let end = start + 1e-6;
@@ -156,7 +168,7 @@ const timeline = (() => {
 
     const area = element("div", {
       className: "plot timeline", tabIndex: 0, role: "img",
-      ariaLabel: `Timeline of ${data.name}: one row for the trainer, one for each worker. Plus and minus zoom, arrows move, 0 shows all.`,
+      ariaLabel: `Timeline of ${data.name}: the trainer's row, and those of the workers. Plus and minus zoom, arrows move, 0 shows all.`,
     });
     const button = (text, title, act) => {
       const made = element("button", { type: "button", title, ariaLabel: title }, text);
@@ -182,11 +194,18 @@ const timeline = (() => {
       look(min + (max - min) * share, max + (max - min) * share);
     };
     const reset = () => look(start, end);
-    const split = button("Split stages", "One row for each worker and stage", () => {
+    const split = button("", "", () => {
       rows = rows === whole ? split_rows() : whole;
-      split.textContent = rows === whole ? "Split stages" : "Join stages";
+      name_split();
       own.remake();
     });
+    const name_split = () => {
+      const joined = rows === whole;
+      split.textContent = joined ? "Split stages" : "Join stages";
+      split.title = joined ? "One row for each worker and stage" : "One row for each worker";
+      split.ariaLabel = split.title;
+    };
+    name_split();
     const keys = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: reset, ArrowLeft: () => move(-0.25), ArrowRight: () => move(0.25) };
     area.addEventListener("keydown", (event) => {
       if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -245,7 +264,7 @@ const timeline = (() => {
       const each = rows.length > 40 ? 15 : rows.length > 16 ? 19 : 26;
       return {
         height: rows.length * each + 50,
-        padding: [4, 14, 0, 0],
+        padding: [4, 30, 0, 0],
         legend: { show: false },
         scales: {
           x: { time: false, range: (_, min, max) => (min === null ? [start, end] : [min, max]) },

@@ -5,10 +5,10 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::{
-    ACTIVITY_COLOURS, BLACK_TEXT, Drawn, GRID, LINES, NORMAL, Paper, SMALL, show_count,
-    show_percent,
+    ACTIVITY_COLOURS, BLACK_TEXT, Drawn, Entry, GRID, LINES, NORMAL, Paper, SMALL, Sample,
+    show_count, show_percent,
 };
-use crate::findings::Compared;
+use crate::findings::{Compared, axis_end};
 
 /// Samples a second of each configuration with its confidence interval, the best first.
 pub(super) fn configurations<B: DrawingBackend>(
@@ -24,14 +24,18 @@ pub(super) fn configurations<B: DrawingBackend>(
     let label = |row: &Compared<'_>| format!("{}{}", row.name, mark(row));
     let widest = shown.iter().map(|(row, _)| paper.width(&label(row), &style)).max().unwrap_or(0);
     let room = widest.min(paper.px(270.0)) + paper.px(14.0);
-    let most = shown.iter().map(|(_, rate)| rate.mean.max(rate.high)).fold(1e-9, f64::max);
+    let end = axis_end(shown.iter().map(|(_, rate)| *rate), 1e-9) * 1.03;
+    // The means stand in a column of their own: at a bar's end, or a whisker's, a number would
+    // seem to be that place's.
+    let values = shown.iter().map(|(_, rate)| paper.width(&show_count(rate.mean), &style));
+    let column = values.max().unwrap_or(0) + paper.px(12.0);
     let last = shown.len() as f64 - 0.5;
     let mut chart = ChartBuilder::on(paper.area)
         .margin(paper.px(8.0))
-        .margin_right(paper.px(20.0))
+        .margin_right(column.max(paper.px(20.0)) + paper.px(8.0))
         .x_label_area_size(paper.px(40.0))
         .y_label_area_size(room)
-        .build_cartesian_2d(0.0..most * 1.14, last..-0.5)?;
+        .build_cartesian_2d(0.0..end, last..-0.5)?;
     chart
         .configure_mesh()
         .disable_y_mesh()
@@ -60,15 +64,14 @@ pub(super) fn configurations<B: DrawingBackend>(
         chart.draw_series(std::iter::once(Rectangle::new(bar, colour.filled())))?;
         let ink = paper.line(BLACK_TEXT, 1.2);
         if rate.high > rate.low {
-            let ends = [
-                [(rate.low, at), (rate.high, at)],
-                [(rate.low, at - 0.14), (rate.low, at + 0.14)],
-                [(rate.high, at - 0.14), (rate.high, at + 0.14)],
-            ];
-            chart.draw_series(ends.map(|line| PathElement::new(line, ink)))?;
+            // An interval that ends outside of the axes is cut there, and has no end.
+            let mut lines = vec![[(rate.low, at), (rate.high.min(end), at)]];
+            let ends = [rate.low, rate.high].into_iter().filter(|value| *value <= end);
+            lines.extend(ends.map(|value| [(value, at - 0.14), (value, at + 0.14)]));
+            chart.draw_series(lines.into_iter().map(|line| PathElement::new(line, ink)))?;
         }
-        let (x, y) = chart.backend_coord(&(rate.mean.max(rate.high), at));
-        paper.write(show_count(rate.mean), (x + paper.px(7.0), y), HPos::Left, &style)?;
+        let (x, y) = chart.backend_coord(&(end, at));
+        paper.write(show_count(rate.mean), (x + column, y), HPos::Right, &style)?;
         let (x, y) = chart.backend_coord(&(0.0, at));
         let mark = mark(row);
         let left = room - paper.px(12.0) - paper.width(mark, &style);
@@ -119,8 +122,11 @@ pub(super) fn stall<B: DrawingBackend>(paper: &Paper<'_, B>, stall: &StallBar) -
         from += share;
     }
     let (width, height) = paper.area.dim_in_pixel();
-    let entries =
-        parts.map(|(name, share, colour)| (format!("{name} {}", show_percent(share)), colour));
+    let entries = parts.map(|(name, share, colour)| Entry {
+        name: format!("{name} {}", show_percent(share)),
+        colour,
+        sample: Sample::Area,
+    });
     let at = (paper.px(20.0), height as i32 - paper.px(26.0));
     paper.legend(&entries, at, width as i32 - paper.px(40.0))?;
     Ok(())

@@ -5,15 +5,18 @@ use feedline::tune::Interval;
 use plotters::prelude::*;
 
 use super::{
-    ACTIVITY_COLOURS, BLACK_TEXT, Drawn, GREY, GRID, LINES, Paper, SMALL, show_count, show_percent,
+    BLACK_TEXT, Dash, Drawn, Entry, GRID, LINES, Paper, SMALL, Sample, show_count, show_percent,
 };
-use crate::findings::{MemoryLine, Point, Scaling};
+use crate::findings::{MemoryLine, Point, Scaling, axis_end, wanted_by_all};
+
+const DASHED: Dash = (8.0, 5.0);
+const DOTTED: Dash = (2.0, 4.0);
 
 /// A line to draw.
 struct Line {
     name: String,
     colour: RGBColor,
-    dashed: bool,
+    dash: Option<Dash>,
     /// Places, values and their intervals.
     points: Vec<(f64, f64, Option<Interval>)>,
 }
@@ -35,7 +38,7 @@ fn measured(found: &[Scaling], pick: impl Fn(&Point) -> Interval) -> Vec<Line> {
         .map(|(place, line)| Line {
             name: line.name.clone(),
             colour: LINES[place % LINES.len()],
-            dashed: false,
+            dash: None,
             points: line
                 .points
                 .iter()
@@ -55,11 +58,7 @@ fn workers(found: &[Scaling]) -> (f64, f64) {
 /// Samples a second against the number of workers, beside what more workers would ideally bring.
 pub(super) fn throughput<B: DrawingBackend>(paper: &Paper<'_, B>, found: &[Scaling]) -> Drawn<B> {
     let mut lines = measured(found, |point| point.rate);
-    let best = lines
-        .iter()
-        .flat_map(|line| &line.points)
-        .map(|(_, rate, interval)| interval.map_or(*rate, |i| i.high.max(*rate)))
-        .fold(1e-9, f64::max);
+    let best = axis_end(found.iter().flat_map(|line| &line.points).map(|point| point.rate), 1e-9);
     let x = workers(found);
     let mut top = best;
     if let Some(one) = found.iter().find_map(|line| line.of_one) {
@@ -67,21 +66,20 @@ pub(super) fn throughput<B: DrawingBackend>(paper: &Paper<'_, B>, found: &[Scali
         let points = ends.map(|workers| (workers, workers * one, None)).to_vec();
         lines.push(Line {
             name: "if each worker brought as much".to_owned(),
-            colour: GREY,
-            dashed: true,
+            // No measured line is black.
+            colour: BLACK_TEXT,
+            dash: Some(DOTTED),
             points,
         });
     }
     // A trainer that could use far more would only squeeze the rest.
-    if let Some(wanted) =
-        found.iter().find_map(|line| line.wanted).filter(|wanted| *wanted < best * 3.0)
-    {
+    if let Some(wanted) = wanted_by_all(found).filter(|wanted| *wanted < best * 3.0) {
         top = top.max(wanted);
         let points = [x.0, x.1].map(|workers| (workers, wanted, None)).to_vec();
         lines.push(Line {
             name: "what the trainer can use".to_owned(),
-            colour: ACTIVITY_COLOURS[0],
-            dashed: true,
+            colour: BLACK_TEXT,
+            dash: Some(DASHED),
             points,
         });
     }
@@ -103,11 +101,7 @@ pub(super) fn throughput<B: DrawingBackend>(paper: &Paper<'_, B>, found: &[Scali
 /// The share of waiting against the number of workers.
 pub(super) fn wait<B: DrawingBackend>(paper: &Paper<'_, B>, found: &[Scaling]) -> Drawn<B> {
     let lines = measured(found, |point| point.wait);
-    let most = lines
-        .iter()
-        .flat_map(|line| &line.points)
-        .map(|(_, share, interval)| interval.map_or(*share, |i| i.high.max(*share)))
-        .fold(0.02, f64::max);
+    let most = axis_end(found.iter().flat_map(|line| &line.points).map(|point| point.wait), 0.02);
     let show = |value: &f64| show_percent(*value);
     draw(
         paper,
@@ -134,7 +128,7 @@ pub(super) fn memory<B: DrawingBackend>(
         .map(|(place, line)| Line {
             name: line.name.to_owned(),
             colour: LINES[place % LINES.len()],
-            dashed: place >= LINES.len(),
+            dash: (place >= LINES.len()).then_some(DASHED),
             points: line
                 .seconds
                 .iter()
@@ -162,7 +156,12 @@ pub(super) fn memory<B: DrawingBackend>(
 
 fn draw<B: DrawingBackend>(paper: &Paper<'_, B>, lines: &[Line], frame: &Frame<'_>) -> Drawn<B> {
     let (width, _) = paper.area.dim_in_pixel();
-    let entries: Vec<_> = lines.iter().map(|line| (line.name.clone(), line.colour)).collect();
+    let entry = |line: &Line| Entry {
+        name: line.name.clone(),
+        colour: line.colour,
+        sample: Sample::Line(line.dash),
+    };
+    let entries: Vec<_> = lines.iter().map(entry).collect();
     let taken =
         paper.legend(&entries, (paper.px(16.0), paper.px(8.0)), width as i32 - paper.px(32.0))?;
     let small = paper.text(SMALL, &BLACK_TEXT);
@@ -196,13 +195,9 @@ fn draw<B: DrawingBackend>(paper: &Paper<'_, B>, lines: &[Line], frame: &Frame<'
     for line in lines {
         let style = paper.line(line.colour, 2.0);
         let points = || line.points.iter().map(|(x, y, _)| (*x, *y));
-        if line.dashed {
-            chart.draw_series(DashedLineSeries::new(
-                points(),
-                paper.px(6.0),
-                paper.px(5.0),
-                style,
-            ))?;
+        if let Some((dash, gap)) = line.dash {
+            let (dash, gap) = (paper.px(dash), paper.px(gap));
+            chart.draw_series(DashedLineSeries::new(points(), dash, gap, style))?;
         } else {
             chart.draw_series(LineSeries::new(points(), style))?;
         }
@@ -210,8 +205,9 @@ fn draw<B: DrawingBackend>(paper: &Paper<'_, B>, lines: &[Line], frame: &Frame<'
             let Some(interval) = interval else { continue };
             let half = paper.px(4.0);
             let thin = paper.line(line.colour, 1.3);
-            let bar =
-                ErrorBar::new_vertical(*x, interval.low, *y, interval.high, thin, half as u32 * 2);
+            // An interval that ends above the axes is cut there.
+            let high = interval.high.min(frame.top);
+            let bar = ErrorBar::new_vertical(*x, interval.low, *y, high, thin, half as u32 * 2);
             chart.draw_series(std::iter::once(bar))?;
             chart.draw_series(std::iter::once(Circle::new(
                 (*x, *y),

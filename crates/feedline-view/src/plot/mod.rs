@@ -63,6 +63,23 @@ enum Plot<'a> {
     Timeline(Recorded<'a>),
 }
 
+/// A name in a legend, and what stands before it.
+struct Entry {
+    name: String,
+    colour: RGBColor,
+    sample: Sample,
+}
+
+/// A piece of what the name stands for.
+#[derive(Debug, Clone, Copy)]
+enum Sample {
+    Area,
+    Line(Option<Dash>),
+}
+
+/// The length of a dash and of the gap after it, in pixels of the page.
+type Dash = (f64, f64);
+
 /// Where a plot is drawn, and how much larger than its size says.
 struct Paper<'a, B: DrawingBackend> {
     area: &'a DrawingArea<B, Shift>,
@@ -79,7 +96,6 @@ const SMALL: f64 = 13.5;
 const NORMAL: f64 = 14.5;
 
 const BLACK_TEXT: RGBColor = RGBColor(26, 29, 35);
-const GREY: RGBColor = RGBColor(107, 114, 128);
 const GRID: RGBColor = RGBColor(230, 232, 236);
 /// Lines, in this order; those of the page's light theme.
 const LINES: [RGBColor; 8] = [
@@ -147,24 +163,54 @@ impl<B: DrawingBackend> Paper<'_, B> {
         "…".to_owned()
     }
 
-    /// Swatches with names in rows from `at`, within `room`; gives the height that they took.
+    /// A line of a legend, drawn as the line of the plot is.
+    fn line_sample(
+        &self,
+        from: (i32, i32),
+        length: i32,
+        style: ShapeStyle,
+        dash: Option<Dash>,
+    ) -> Drawn<B> {
+        let (dash, gap) = dash.map_or((length, 0), |(dash, gap)| (self.px(dash), self.px(gap)));
+        let (end, each) = (from.0 + length, (dash + gap).max(1));
+        for begin in (from.0..end).step_by(each as usize) {
+            let points = [(begin, from.1), ((begin + dash).min(end), from.1)];
+            self.area.draw(&PathElement::new(points, style))?;
+        }
+        Ok(())
+    }
+
+    /// Samples with names in rows from `at`, within `room`; gives the height that they took.
     fn legend(
         &self,
-        entries: &[(String, RGBColor)],
+        entries: &[Entry],
         at: (i32, i32),
         room: i32,
     ) -> Result<i32, DrawingAreaErrorKind<B::ErrorType>> {
         let style = self.text(SMALL, &BLACK_TEXT);
         let (mut x, mut y) = at;
-        for (name, colour) in entries {
-            let name = self.cut(name, &style, room - self.px(24.0));
-            let width = self.px(18.0) + self.width(&name, &style) + self.px(18.0);
+        for Entry { name, colour, sample } in entries {
+            let wide = self.px(match sample {
+                Sample::Area => 12.0,
+                Sample::Line(_) => 24.0,
+            });
+            let text_at = wide + self.px(6.0);
+            let name = self.cut(name, &style, room - text_at - self.px(6.0));
+            let width = text_at + self.width(&name, &style) + self.px(18.0);
             if x > at.0 && x + width - self.px(18.0) > at.0 + room {
                 (x, y) = (at.0, y + self.px(19.0));
             }
-            let swatch = [(x, y + self.px(2.0)), (x + self.px(12.0), y + self.px(13.0))];
-            self.area.draw(&Rectangle::new(swatch, colour.filled()))?;
-            self.write(name, (x + self.px(18.0), y + self.px(7.5)), HPos::Left, &style)?;
+            match sample {
+                Sample::Area => {
+                    let swatch = [(x, y + self.px(2.0)), (x + wide, y + self.px(13.0))];
+                    self.area.draw(&Rectangle::new(swatch, colour.filled()))?;
+                }
+                Sample::Line(dash) => {
+                    let from = (x, y + self.px(7.5));
+                    self.line_sample(from, wide, self.line(*colour, 2.0), *dash)?;
+                }
+            }
+            self.write(name, (x + text_at, y + self.px(7.5)), HPos::Left, &style)?;
             x += width;
         }
         Ok(y + self.px(19.0) - at.1)

@@ -5,7 +5,7 @@ use feedline::tune::Run;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::{ACTIVITY_COLOURS, BLACK_TEXT, Drawn, GRID, Paper, SMALL};
+use super::{ACTIVITY_COLOURS, BLACK_TEXT, Drawn, Entry, GRID, Paper, SMALL, Sample};
 use crate::findings::{ACTIVITIES, activity_number, lane_name};
 
 /// Steps of the trainer that fit on paper and can be told apart.
@@ -17,9 +17,47 @@ const LANES: usize = 17;
 /// Spans narrower than this, in pixels of the page, are drawn as wide.
 const NARROWEST: f64 = 0.5;
 
-/// The height of the lanes.
+/// Workers whose stages have rows of their own; with more of them there would be too many rows.
+const SPLIT_WORKERS: usize = 4;
+
+/// A row: all of a lane, or what a worker did in one stage.
+struct Row<'a> {
+    name: String,
+    lane: &'a [Span],
+    only: Option<Activity>,
+}
+
+impl Row<'_> {
+    fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.lane.iter().filter(|span| self.only.is_none_or(|only| span.activity == only))
+    }
+}
+
+/// The trainer on top, then the workers.
+fn rows(run: &Run) -> Vec<Row<'_>> {
+    let split = run.timeline.len() <= SPLIT_WORKERS + 1;
+    let lanes = run.timeline.iter().take(LANES).enumerate();
+    lanes
+        .flat_map(|(place, lane)| {
+            let name = lane_name(run, place);
+            let has = |activity| lane.iter().any(|span| span.activity == activity);
+            let found: Vec<_> = ACTIVITIES.iter().filter(|(activity, _)| has(*activity)).collect();
+            if place == 0 || !split || found.len() < 2 {
+                return vec![Row { name, lane, only: None }];
+            }
+            let stage = |(activity, stage): &(Activity, &str)| Row {
+                name: format!("{name}: {stage}"),
+                lane,
+                only: Some(*activity),
+            };
+            found.into_iter().map(stage).collect()
+        })
+        .collect()
+}
+
+/// The height of the rows.
 pub(super) fn height(run: &Run) -> u32 {
-    24 * run.timeline.len().min(LANES) as u32
+    24 * rows(run).len() as u32
 }
 
 /// From when to when: from the trainer's first step, for some steps; or the first second.
@@ -41,26 +79,24 @@ fn window(run: &Run) -> (u64, u64) {
 /// Draws the window: the trainer on top, then the workers.
 pub(super) fn first_seconds<B: DrawingBackend>(paper: &Paper<'_, B>, run: &Run) -> Drawn<B> {
     let (from, to) = window(run);
-    let lanes = &run.timeline[..run.timeline.len().min(LANES)];
+    let rows = rows(run);
     let visible = |span: &&Span| span.end > from && span.begin < to;
-    let seen: Vec<(String, RGBColor)> = ACTIVITIES
+    let seen: Vec<Entry> = ACTIVITIES
         .iter()
         .enumerate()
         .filter(|(_, (activity, _))| {
-            lanes.iter().flatten().filter(visible).any(|span| span.activity == *activity)
+            rows.iter().flat_map(Row::spans).filter(visible).any(|span| span.activity == *activity)
         })
-        .map(|(place, (_, name))| {
-            (
-                if *name == "wait" { "waiting".to_owned() } else { (*name).to_owned() },
-                if *name == "wait" { WAITING } else { ACTIVITY_COLOURS[place] },
-            )
+        .map(|(place, (_, name))| Entry {
+            name: if *name == "wait" { "waiting".to_owned() } else { (*name).to_owned() },
+            colour: if *name == "wait" { WAITING } else { ACTIVITY_COLOURS[place] },
+            sample: Sample::Area,
         })
         .collect();
     let (width, _) = paper.area.dim_in_pixel();
     paper.legend(&seen, (paper.px(16.0), paper.px(8.0)), width as i32 - paper.px(32.0))?;
     let style = paper.text(SMALL, &BLACK_TEXT);
-    let names: Vec<String> = (0..lanes.len()).map(|lane| lane_name(run, lane)).collect();
-    let widest = names.iter().map(|name| paper.width(name, &style)).max().unwrap_or(0);
+    let widest = rows.iter().map(|row| paper.width(&row.name, &style)).max().unwrap_or(0);
     let seconds = |moment: u64| moment.saturating_sub(from) as f64 / 1e9;
     let end = seconds(to);
     let mut chart = ChartBuilder::on(paper.area)
@@ -69,7 +105,7 @@ pub(super) fn first_seconds<B: DrawingBackend>(paper: &Paper<'_, B>, run: &Run) 
         .margin_right(paper.px(20.0))
         .x_label_area_size(paper.px(40.0))
         .y_label_area_size(widest + paper.px(14.0))
-        .build_cartesian_2d(0.0..end, lanes.len() as f64..0.0)?;
+        .build_cartesian_2d(0.0..end, rows.len() as f64..0.0)?;
     let unit = if end < 2.0 { ("milliseconds", 1000.0) } else { ("seconds", 1.0) };
     chart
         .configure_mesh()
@@ -85,9 +121,9 @@ pub(super) fn first_seconds<B: DrawingBackend>(paper: &Paper<'_, B>, run: &Run) 
         .axis_style(paper.line(BLACK_TEXT, 1.0))
         .draw()?;
     let narrowest = end * NARROWEST / f64::from(width.max(1)) * paper.scale;
-    for (row, lane) in lanes.iter().enumerate() {
-        let (top, bottom) = (row as f64 + 0.14, row as f64 + 0.86);
-        for span in lane.iter().filter(visible) {
+    for (place, row) in rows.iter().enumerate() {
+        let (top, bottom) = (place as f64 + 0.14, place as f64 + 0.86);
+        for span in row.spans().filter(visible) {
             let colour = ACTIVITY_COLOURS[activity_number(span.activity)];
             let (begin, stop) = (seconds(span.begin), seconds(span.end.min(to)));
             // A little ground between neighbours, where there is room.
@@ -104,8 +140,8 @@ pub(super) fn first_seconds<B: DrawingBackend>(paper: &Paper<'_, B>, run: &Run) 
                 chart.draw_series(std::iter::once(Rectangle::new(corners, colour.filled())))?;
             }
         }
-        let (x, y) = chart.backend_coord(&(0.0, row as f64 + 0.5));
-        paper.write(names[row].clone(), (x - paper.px(8.0), y), HPos::Right, &style)?;
+        let (x, y) = chart.backend_coord(&(0.0, place as f64 + 0.5));
+        paper.write(row.name.clone(), (x - paper.px(8.0), y), HPos::Right, &style)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::findings::{
     ACTIVITIES, Compared, Findings, MemoryLine, Recorded, Scaling, activity_number, lane_name,
-    newest, workload_text,
+    newest, wanted_by_all, workload_text,
 };
 use crate::page::Page;
 
@@ -34,6 +34,8 @@ struct Data<'a> {
     warnings: &'a [Warning],
     configurations: Vec<Compared<'a>>,
     scaling: Vec<Scaling>,
+    /// Samples a second that the trainer could use, if all lines of `scaling` have it in common.
+    wanted: Option<f64>,
     memory: Vec<MemoryLine<'a>>,
     memory_limit: Option<u64>,
     stages: &'a [StageRow],
@@ -83,6 +85,7 @@ impl<'a> Report<'a> {
                 (&[][..], found.stages.as_slice(), Some(&found.ceilings), limit)
             }
         };
+        let scaling = findings.scaling();
         let data = Data {
             title: self.title,
             version: env!("CARGO_PKG_VERSION"),
@@ -93,7 +96,8 @@ impl<'a> Report<'a> {
             verdict: findings.verdict(),
             warnings,
             configurations: findings.compared(),
-            scaling: findings.scaling(),
+            wanted: wanted_by_all(&scaling),
+            scaling,
             memory: findings.memory(),
             memory_limit: limit,
             stages,
