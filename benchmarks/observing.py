@@ -1,8 +1,9 @@
 """What it costs to observe loaders of Python code: with their figures, and with all of that taken out.
 
-Runs alternate in one process, since machines drift; the median of the pairs' ratios is checked against the
-bar. Few rounds scatter by more than the bar is about. What workers time while they make a batch is on both
-sides, so it is not in the figure.
+Runs alternate in one process, and which side begins alternates too, since machines drift; the median of the
+pairs' ratios is checked against the bar. Few rounds scatter by more than the bar is about. What workers time
+while they make a batch (a few clock readings for each, not for each sample) is on both sides, so it is not in
+the figure. The loader that is looked at has its live page open besides.
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "feedline.Loader, a thread": lambda: feedline.Loader(
         Small(), batch_size=BATCH, num_workers=1, executor="threads"
     ),
+    "feedline.Loader, a process": lambda: feedline.Loader(
+        Small(), batch_size=BATCH, num_workers=1, executor="processes"
+    ),
     "feedline.torch.DataLoader": lambda: DataLoader(Small(), batch_size=BATCH),
+    # The page stays open from here on: it comes last.
+    "the same, looked at": lambda: DataLoader(Small(), batch_size=BATCH, dashboard=True),
 }
 
 
@@ -77,6 +83,9 @@ class _Silent:
     def begin(self) -> Blind:
         return Blind()
 
+    def tell(self) -> None:
+        pass
+
 
 def main() -> int:
     """Prints a line for each loader; 1 if one of them is below the bar."""
@@ -88,8 +97,9 @@ def main() -> int:
     for name, make in LOADERS.items():
         seen, blind = make(), blinded(make())
         rates: tuple[list[float], list[float]] = ([], [])
-        for _ in range(arguments.rounds):
-            for loader, kept in zip((seen, blind), rates, strict=True):
+        for number in range(arguments.rounds):
+            sides = list(zip((seen, blind), rates, strict=True))
+            for loader, kept in sides if number % 2 == 0 else reversed(sides):
                 kept.append(rate(loader))
         ratio = statistics.median(a / b for a, b in zip(*rates, strict=True))
         told[name] = {"samples_per_second": statistics.median(rates[0]), "ratio": ratio}

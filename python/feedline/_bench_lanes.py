@@ -23,7 +23,7 @@ class TorchLanes:
     worker_init_fn, which calls the one that it had."""
 
     def __init__(self, loader: Any, most: int) -> None:
-        self._timeline = Timeline(most)
+        self._timeline, self._read = Timeline(most), 0
         descriptor, self._path = tempfile.mkstemp(prefix="feedline-lanes-")
         os.close(descriptor)
         self._close = weakref.finalize(self, _remove, self._path)
@@ -31,13 +31,14 @@ class TorchLanes:
 
     def lanes(self) -> list[list[dict[str, Any]]]:
         """A list for each worker."""
+        # The file stays, as long as the loader may start more workers.
         with contextlib.suppress(OSError), open(self._path, "rb") as file:
+            file.seek(self._read)
             told = file.read()
-            for worker, activity, begin, end, number in _SPAN.iter_unpack(
-                told[: len(told) // _SPAN.size * _SPAN.size]
-            ):
+            told = told[: len(told) // _SPAN.size * _SPAN.size]
+            self._read += len(told)
+            for worker, activity, begin, end, number in _SPAN.iter_unpack(told):
                 self._timeline.span(worker, _ACTIVITIES[activity & 1], begin, end, number)
-        self._close()
         return self._timeline.lanes()
 
 

@@ -20,7 +20,7 @@ from feedline._observe import Teller, Telling
 from feedline._plain import plain, with_paths
 from feedline._source import is_code, read_source
 from feedline._stages import as_list, has_code, refuse
-from feedline._tuning import Decisions, freeze_code
+from feedline._tuning import Decisions, freeze_code, frozen_file
 from feedline.transforms import PerBatch, Transform, specs
 
 if TYPE_CHECKING:
@@ -344,9 +344,9 @@ class Loader:
         code only the settings are written, with a line that says how to use them.
         """
         if isinstance(self._native, _native.Loader):
-            self._native.freeze(os.fspath(path))
+            self._native.freeze(os.fspath(frozen_file(path)))
         else:
-            freeze_code(path, self._native)
+            freeze_code(path, self._native.stats(), self.spec.get("prefetch_factor"), "Loader")
 
     def close(self) -> None:
         """Ends the workers. Batches that the program has stay valid; iterating is an error."""

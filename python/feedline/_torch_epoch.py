@@ -64,9 +64,6 @@ class Progress:
             self.own = self.own if own is None else own
             self.yielded += 1
 
-    def feed_figure(self, name: str) -> float:
-        return 0.0 if self.feed is None else float(getattr(self.feed, name))
-
     def state(self) -> dict[str, Any]:
         sampler = dict(self.order._snapshot() if self.finished else self.order.state())
         if self.own is not None:

@@ -8,15 +8,12 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from feedline import _native
 from feedline._errors import Error
 from feedline._observe import Figures
 from feedline.workers import Processes, Threads
-
-if TYPE_CHECKING:
-    from feedline._code import CodeLoader
 
 _log = logging.getLogger("feedline")
 
@@ -118,25 +115,35 @@ class CodeTuning:
         }
 
 
-def freeze_code(path: str | os.PathLike[str], loader: CodeLoader) -> None:
-    """Writes the settings of a loader over objects of the program, which a file cannot hold."""
-    stats, spec = loader.stats(), loader.spec
+def frozen_file(path: str | os.PathLike[str]) -> Path:
+    """The file for frozen settings, whose name tells how they are written."""
+    where = Path(path)
+    if where.suffix not in (".toml", ".json"):
+        raise ValueError(f"freeze: {str(where)!r}: the name must end in .toml or .json")
+    return where
+
+
+def freeze_code(
+    path: str | os.PathLike[str], stats: dict[str, Any], prefetch_factor: int | None, maker: str
+) -> None:
+    """Writes the settings of a loader over objects of the program, which a file cannot hold. `maker`
+    is what takes them."""
+    where = frozen_file(path)
     settings: dict[str, Any] = {"num_workers": stats["tuning"]["num_workers"]}
-    if spec.get("prefetch_factor"):
-        settings["prefetch_factor"] = spec["prefetch_factor"]
+    if prefetch_factor:
+        settings["prefetch_factor"] = prefetch_factor
     decided = [one["reason"] for one in stats["tuning"]["decisions"] if one["setting"] == "num_workers"]
     why = {"num_workers": decided[-1] if decided else "as it was set, or one for each core"}
     chosen = stats["executor"]
     if chosen is not None:
         settings["executor"] = chosen["name"]
         why["executor"] = chosen["reason"]
-    where = Path(path)
     if where.suffix == ".json":
         where.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         return
     lines = [
         "# Settings of a loader over objects of the program. To use them:",
-        f"#   Loader(my_dataset, ..., **tomllib.loads(Path({where.name!r}).read_text()))",
+        f"#   {maker}(my_dataset, ..., **tomllib.loads(Path({where.name!r}).read_text()))",
     ]
     for key, value in settings.items():
         if key in why:

@@ -24,7 +24,7 @@ from feedline._live import Live, open_dashboard
 from feedline._observe import Figures, Teller
 from feedline._torch_epoch import Epoch, Progress, kind_of
 from feedline._torch_order import Guess
-from feedline._tuning import CodeTuning, Decisions
+from feedline._tuning import CodeTuning, Decisions, freeze_code
 from feedline.workers import (
     Choice,
     Executor,
@@ -309,7 +309,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             "executor": None if choice is None else {"name": choice.name, "reason": choice.reason},
             "workers": {"number": self._tuning.workers},
             "tuning": self._tuning.stats(),
-            "made_by_the_caller": 0 if progress is None else int(progress.feed_figure("helped")),
+            "made_by_the_caller": 0 if progress is None or progress.feed is None else progress.feed.helped,
         }
 
     def report(self) -> dict[str, Any]:
@@ -348,6 +348,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         """There is no batch for the program."""
         self._figures.between_epochs()
         self._live.left()
+
+    def freeze(self, path: str | os.PathLike[str]) -> None:
+        """Writes the settings that `num_workers="auto"` has found by now, with the reason for each, and
+        a line that says how to use them: `DataLoader(my_dataset, ..., **settings)`."""
+        freeze_code(path, self.stats(), self.prefetch_factor, "DataLoader")
 
     def close(self) -> None:
         """Ends the workers; iterating again starts new ones."""

@@ -156,6 +156,23 @@ def test_torch_style_auto_adjusts_workers(caplog: pytest.LogCaptureFixture, exec
     one.close()
 
 
+def test_torch_style_settings_are_frozen(tmp_path: Path) -> None:
+    loader: Any = DataLoader(Many(), batch_size=4, num_workers="auto", executor="threads")
+    next(iter(loader))
+    loader.freeze(tmp_path / "found.json")
+    settings = json.loads((tmp_path / "found.json").read_text())
+    assert settings["num_workers"] == loader.stats()["workers"]["number"]
+    assert settings["executor"] == "threads"
+    again: Any = DataLoader(Many(), batch_size=4, **settings)
+    assert not again.stats()["tuning"]["auto"]
+    loader.freeze(tmp_path / "found.toml")
+    assert "DataLoader(my_dataset, ..., **tomllib" in (tmp_path / "found.toml").read_text()
+    for one in (loader, feedline.Loader({"x": np.arange(4)})):
+        with pytest.raises(ValueError, match=r"must end in \.toml or \.json"):
+            one.freeze(tmp_path / "found.yaml")
+    loader.close()
+
+
 def test_torch_style_auto_shares_the_cores_and_keeps_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(_native.cores()))
     assert DataLoader(Many(), num_workers="auto").num_workers == 1

@@ -40,8 +40,6 @@ class Feed:
         self._pending: collections.deque[tuple[int, Task]] = collections.deque()
         self._exhausted = False
         self._error: Exception | None = None
-        self.waited = 0.0
-        self.longest_wait = 0.0
         self.helped = 0
 
     def fill(self, others: int = 0) -> None:
@@ -86,14 +84,6 @@ class Feed:
     def next(self) -> tuple[Task, Result]:
         """The next batch, or StopIteration. A failed one is a result with an error."""
         begun = time.monotonic()
-        try:
-            return self._next(begun)
-        finally:
-            waited = time.monotonic() - begun
-            self.waited += waited
-            self.longest_wait = max(self.longest_wait, waited)
-
-    def _next(self, begun: float) -> tuple[Task, Result]:
         while True:
             self.fill()
             if not self._pending:

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use feedline::tune::{
-    Benchmark, Candidate, Configuration, Machine, Run, Settings, Summary, TrainStep, Workload,
-    judge, ranking, warnings,
+    Advice, Benchmark, Candidate, Configuration, Evidence, Machine, Run, Settings, Summary,
+    TrainStep, Workload, joined, judge_beside, ranking, warnings,
 };
 
 use super::children::{Surroundings, Trouble};
@@ -269,15 +269,36 @@ pub(crate) fn conclude(
 ) -> Benchmark {
     let ranking = ranking(&configurations);
     let warnings = warnings(&configurations, &machine, workload.step);
-    let best = ranking.first().and_then(|best| configurations[*best].runs.last());
-    let verdict = best.map(|run| judge(&run.evidence));
+    let best = ranking.first().map(|best| &configurations[*best]);
+    let verdict = best.and_then(|best| {
+        let runs: Vec<&Evidence> = best.runs.iter().map(|run| &run.evidence).collect();
+        let tried = |advice: &Advice| was_tried(advice, best, &configurations);
+        Some(judge_beside(&joined(&runs)?, &tried))
+    });
     let baseline =
         configurations.iter().position(|one| one.summary.is_some()).filter(|at| *at == 0);
     Benchmark { target, machine, workload, configurations, ranking, baseline, warnings, verdict }
 }
 
+/// Settings that advice may be about.
+const ADVISED: [&str; 5] =
+    ["num_workers", "executor", "persistent_workers", "prefetch_factor", "cache"];
+
+/// Whether advice is about something that this comparison was about, or that the best one was told:
+/// then its figures stand in the table.
+fn was_tried(advice: &Advice, best: &Configuration, all: &[Configuration]) -> bool {
+    let Some(code) = &advice.code else { return false };
+    ADVISED.iter().filter(|key| code.contains(&format!("{key}="))).any(|key| {
+        let values = all.iter().map(|one| one.settings.get(*key));
+        let differs = values.clone().any(|value| value != best.settings.get(*key));
+        differs || *key == "persistent_workers" && best.settings.contains_key(*key)
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const OPEN: Length = Length { epochs: None, batches: None, seconds: None };
@@ -304,6 +325,22 @@ mod tests {
         let whole = Length { epochs: Some(3), ..OPEN };
         let workload = whole.workload(TrainStep::None, 12, None);
         assert_eq!((workload.epochs, workload.batches, workload.seconds), (3, None, None));
+    }
+
+    #[test]
+    fn what_was_compared_is_not_advised() {
+        let one = |settings: serde_json::Value| Configuration {
+            settings: settings.as_object().cloned().unwrap_or_default(),
+            ..Configuration::default()
+        };
+        let advice = |code: &str| Advice { code: Some(code.to_owned()), ..Advice::default() };
+        let compared = [one(json!({"num_workers": 1})), one(json!({"num_workers": 2}))];
+        assert!(was_tried(&advice("num_workers=3"), &compared[0], &compared));
+        assert!(!was_tried(&advice("cache=\"memory\""), &compared[0], &compared));
+        assert!(!was_tried(&advice("num_workers=3"), &compared[0], &compared[..1]));
+        assert!(!was_tried(&Advice::default(), &compared[0], &compared));
+        let kept = [one(json!({"persistent_workers": true}))];
+        assert!(was_tried(&advice("persistent_workers=True"), &kept[0], &kept));
     }
 
     #[test]

@@ -33,8 +33,17 @@ fn factor(benchmark: &Benchmark, summary: &Summary) -> Option<f64> {
     (base > 0.0).then(|| summary.samples_per_second.mean / base)
 }
 
-const COLUMNS: [&str; 9] =
-    ["configuration", "samples/s", "", "wait p50/p99", "busy", "first", "turn", "CPU", "memory"];
+const COLUMNS: [&str; 9] = [
+    "configuration",
+    "samples/s",
+    "",
+    "wait mean/p50/p99",
+    "busy",
+    "first",
+    "turn",
+    "CPU",
+    "memory",
+];
 
 fn cells(benchmark: &Benchmark, configuration: &Configuration, mark: &str) -> Vec<String> {
     let name = format!("{mark}{}", configuration.name);
@@ -45,7 +54,7 @@ fn cells(benchmark: &Benchmark, configuration: &Configuration, mark: &str) -> Ve
         name,
         rate(configuration, summary),
         factor(benchmark, summary).map_or_else(String::new, |factor| format!("{factor:.1}x")),
-        format!("{} / {}", show_time(summary.wait.p50), show_time(summary.wait.p99)),
+        [summary.wait.mean, summary.wait.p50, summary.wait.p99].map(show_time).join(" / "),
         match has_step(benchmark) {
             true => show_percent(summary.busy_share.mean),
             false => "-".to_owned(),

@@ -15,6 +15,8 @@ const SHORT_BATCHES: u64 = 10;
 /// Memory that grows by this share and by this many bytes while a run goes on is worth a word.
 const GROWTH: f64 = 0.2;
 const GROWTH_BYTES: f64 = 64e6;
+/// In shorter runs, memory grows because workers start.
+const GROWTH_SECONDS: f64 = 3.0;
 /// More workers that bring less than this bring nothing.
 const GAIN: f64 = 0.05;
 /// More workers that are slower by this get in each other's way.
@@ -118,7 +120,7 @@ fn noisy(configuration: &Configuration) -> Option<String> {
 fn memory_grows(runs: &[Run]) -> Option<String> {
     let growth = |run: &Run| {
         let bytes: Vec<f64> = run.memory.iter().map(|(_, bytes)| *bytes as f64).collect();
-        if bytes.len() < 8 {
+        if bytes.len() < 8 || run.seconds < GROWTH_SECONDS {
             return None;
         }
         let quarter = bytes.len() / 4;
@@ -168,7 +170,7 @@ fn more_workers(
     if workers > machine.cores && no_gain && crowded && !waits_for_bytes(configuration) {
         let cores = machine.cores;
         let brought = gain.map_or_else(String::new, |(other, gain)| {
-            format!(", and {} than {other}", difference(gain))
+            format!(", and are {} than {other}", difference(gain))
         });
         let text = format!("{workers} workers on {cores} cores get in each other's way{brought}");
         return ("oversubscribed", Some(text));
@@ -202,6 +204,7 @@ fn waits_for_bytes(configuration: &Configuration) -> bool {
 fn difference(gain: f64) -> String {
     match (gain * 100.0).round() {
         percent if percent < 0.0 => format!("{:.0} % slower", -percent),
+        0.0 => "no faster".to_owned(),
         percent => format!("only {percent:.0} % faster"),
     }
 }
@@ -296,7 +299,7 @@ mod tests {
         let text = &warnings(&list, &machine(4), TrainStep::None)[1].text;
         assert_eq!(
             text,
-            "workers=8: 8 workers on 4 cores get in each other's way, and 4 % slower than 2"
+            "workers=8: 8 workers on 4 cores get in each other's way, and are 4 % slower than 2"
         );
         // Waiting for slow reads is worth more workers than cores.
         let list = [configuration(&[100.0; 2], 4, 1), configuration(&[190.0; 2], 8, 1)];

@@ -130,10 +130,18 @@ pub struct Verdict {
 /// Says why the trainer waits.
 #[must_use]
 pub fn judge(evidence: &Evidence) -> Verdict {
+    judge_beside(evidence, &|_| false)
+}
+
+/// The same where more was measured than the evidence holds: advice that was `tried` already is left
+/// out.
+#[must_use]
+pub fn judge_beside(evidence: &Evidence, tried: &dyn Fn(&Advice) -> bool) -> Verdict {
     let shares = Shares::of(evidence);
     let cause = cause::find(evidence, &shares);
     let resource = cause::resource(evidence, &shares, cause);
-    let advice = advice::find(evidence, &shares, cause);
+    let mut advice = advice::find(evidence, &shares, cause);
+    advice.retain(|one| !tried(one));
     Verdict {
         cause,
         resource,
