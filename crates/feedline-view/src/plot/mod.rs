@@ -146,16 +146,16 @@ impl<B: DrawingBackend> Paper<'_, B> {
         self.area.estimate_text_size(text, style).map_or(guess, |(width, _)| width) as i32
     }
 
-    /// The text, cut until it is no wider than `room`.
+    /// The text, without its middle if it is wider than `room`: names differ at their ends.
     fn cut(&self, text: &str, style: &TextStyle<'_>, room: i32) -> String {
         let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         if self.width(&clean, style) <= room {
             return clean;
         }
-        let mut kept: Vec<char> = clean.chars().take(200).collect();
-        while kept.len() > 1 {
-            kept.pop();
-            let text: String = kept.iter().chain(&['…']).collect();
+        let letters: Vec<char> = clean.chars().collect();
+        for kept in (2..letters.len().min(200)).rev() {
+            let (head, tail) = (&letters[..kept.div_ceil(2)], &letters[letters.len() - kept / 2..]);
+            let text: String = head.iter().chain(&['…']).chain(tail).collect();
             if self.width(&text, style) <= room {
                 return text;
             }

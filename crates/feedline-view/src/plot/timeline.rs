@@ -36,11 +36,13 @@ impl Row<'_> {
 /// The trainer on top, then the workers.
 fn rows(run: &Run) -> Vec<Row<'_>> {
     let split = run.timeline.len() <= SPLIT_WORKERS + 1;
+    let (from, to) = window(run);
+    let visible = |span: &&Span| span.end > from && span.begin < to;
     let lanes = run.timeline.iter().take(LANES).enumerate();
     lanes
         .flat_map(|(place, lane)| {
             let name = lane_name(run, place);
-            let has = |activity| lane.iter().any(|span| span.activity == activity);
+            let has = |activity| lane.iter().filter(visible).any(|span| span.activity == activity);
             let found: Vec<_> = ACTIVITIES.iter().filter(|(activity, _)| has(*activity)).collect();
             if place == 0 || !split || found.len() < 2 {
                 return vec![Row { name, lane, only: None }];
