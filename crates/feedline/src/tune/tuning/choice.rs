@@ -7,6 +7,7 @@ use super::{GOAL, Search};
 use crate::spec::read::show_bytes;
 use crate::spec::show::{counted, show_percent, show_rate};
 use crate::tune::caveats::others_in_words;
+use crate::tune::limits::LEAST_MEMORY;
 use crate::tune::result::Interval;
 
 /// What was found.
@@ -41,6 +42,16 @@ impl Search {
             reasons.push(("memory".to_owned(), self.why_memory(chosen)));
         }
         let mut remarks = self.remarks.clone();
+        if self.again > 0 {
+            remarks.push(format!(
+                "{} run again: the trainer waited with either setting, though one of them had kept the wait under {:.0} %",
+                match self.again {
+                    1 => "a pair of stretches was".to_owned(),
+                    pairs => format!("{pairs} pairs of stretches were"),
+                },
+                GOAL * 100.0
+            ));
+        }
         remarks.extend(others_in_words(&self.others));
         Choice {
             settings,
@@ -56,6 +67,13 @@ impl Search {
         let workers = chosen.settings.num_workers;
         let waited = share(&chosen.wait_share());
         let rate = show_rate(chosen.rate().mean);
+        if !kept && self.returns > 0 {
+            return format!(
+                "the trainer waited {waited} on the whole, at {rate} of {} samples/s; nothing that was tried kept the wait under {:.0} % for long",
+                show_rate(self.demand.rate()),
+                GOAL * 100.0
+            );
+        }
         if !kept {
             return format!(
                 "the trainer waits {waited} and more workers within {} make it no faster: {rate} of {} samples/s",
@@ -73,7 +91,11 @@ impl Search {
             None => String::new(),
         };
         // More than the fewest were taken if those between them failed.
-        let fewest = if self.bounds().1 < Some(workers) { "so many" } else { "the fewest that" };
+        let fewer_did = self
+            .tried
+            .iter()
+            .any(|tried| tried.settings.num_workers < workers && tried.keeps() == Some(true));
+        let fewest = if fewer_did { "so many" } else { "the fewest that" };
         format!(
             "{fewest} keep the wait under {:.0} %: {waited} at {rate} samples/s{beside}",
             GOAL * 100.0
@@ -84,26 +106,44 @@ impl Search {
         let usual = Tunables { prefetch_factor: None, ..chosen.settings };
         let usual = Tunables { memory: self.limits.memory, ..usual };
         let usual = self.tried.iter().find(|tried| tried.settings == usual);
-        format!(
-            "{} {} the wait at {}; {} took more memory for nothing",
+        let keep = format!(
+            "{} {} the wait at {}",
             counted(chosen.open, "open batch"),
             if chosen.open == 1 { "keeps" } else { "keep" },
             share(&chosen.wait_share()),
-            usual.map_or_else(|| "more".to_owned(), |usual| usual.open.to_string())
-        )
+        );
+        match usual {
+            Some(usual) if usual.keeps() == Some(true) => {
+                format!("{keep}; {} took more memory for nothing", usual.open)
+            }
+            Some(usual) => format!(
+                "{keep}; with {} it was {}, as the machine was not steady",
+                usual.open,
+                share(&usual.wait_share())
+            ),
+            None => keep,
+        }
     }
 
     fn why_memory(&self, chosen: &Tried) -> String {
         let asked = chosen.settings.memory;
+        let least = show_bytes(LEAST_MEMORY);
         if asked == self.limits.memory {
-            return "the limit that was given; less would leave no room for larger samples"
-                .to_owned();
+            return if asked.is_some_and(|bytes| bytes <= LEAST_MEMORY) {
+                format!("the limit that was given; less than {least} is never advised")
+            } else {
+                "the limit that was given; less would leave no room for larger samples".to_owned()
+            };
         }
-        format!(
-            "the loader held {}, and the rest is room for larger samples; the wait was {} within it",
-            show_bytes(chosen.memory),
-            share(&chosen.wait_share())
-        )
+        let held = show_bytes(chosen.memory);
+        let room = if asked == Some(LEAST_MEMORY) {
+            format!(
+                "the loader held {held}, but less than {least} is never advised: the rest is room for larger samples"
+            )
+        } else {
+            format!("the loader held {held}, and the rest is room for larger samples")
+        };
+        format!("{room}; the wait was {} within it", share(&chosen.wait_share()))
     }
 }
 

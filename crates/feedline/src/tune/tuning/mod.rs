@@ -1,18 +1,19 @@
 //! Finds the fewest workers and the smallest memory that keep the trainer's wait under a goal.
 //!
 //! [`Search`] says what to run next and is told how it went; it runs nothing itself. A first stretch
-//! with all workers tells what a sample costs. The model says where to look, and candidates are run
-//! in turn, a short stretch each, so that what else the machine does falls on all of them. Whether a
-//! candidate keeps the wait under the goal is decided by the interval of its stretches (`tried`).
-//! `choice` tells what was found, and why.
+//! with all workers tells what a sample costs. The model says where to look, and a candidate is run
+//! in turn with one that has more, a short stretch each (`contest`). Whether it keeps the wait under
+//! the goal is decided by the interval of its stretches (`tried`). `choice` tells what was found, and
+//! why.
 
 mod choice;
+mod contest;
 mod tried;
 
 pub use choice::Choice;
 pub use tried::{Stretch, Tried, Tunables};
 
-use self::tried::MOST_ROUNDS;
+use self::contest::Contest;
 use super::limits::LEAST_MEMORY;
 use super::model::{Cost, Demand};
 use super::step::TrainStep;
@@ -23,6 +24,12 @@ pub const GOAL: f64 = 0.01;
 
 /// Memory beyond what was used, for samples that take more.
 const SPARE_MEMORY: f64 = 1.25;
+
+/// The model's word is taken for a rate that is so many times what is wanted.
+const PLENTY: f64 = 1.5;
+
+/// How often more workers are taken because those that were chosen no longer do.
+const MOST_RETURNS: u32 = 2;
 
 /// What may be used.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,8 +86,14 @@ pub struct Search {
     cost: Option<Cost>,
     tried: Vec<Tried>,
     phase: Phase,
-    /// Those that run in turn, by their place in `tried`.
-    contest: Vec<usize>,
+    /// Those that run in turn.
+    contest: Contest,
+    /// Pairs of stretches that were run again.
+    again: usize,
+    /// Fewer workers turned out to be too few, whatever their stretches say on the whole.
+    at_least: u64,
+    /// How often that happened.
+    returns: u32,
     /// Fewer workers did where more did not, and one more than those was tried.
     raised: bool,
     chosen: usize,
@@ -103,14 +116,17 @@ impl Search {
             cost: None,
             tried: Vec::new(),
             phase: Phase::Probe,
-            contest: Vec::new(),
+            contest: Contest::alone(0),
+            again: 0,
+            at_least: 1,
+            returns: 0,
             raised: false,
             chosen: 0,
             others: Vec::new(),
             remarks: Vec::new(),
         };
         let all = search.place(search.with_workers(most));
-        search.contest = vec![all];
+        search.contest = Contest::alone(all);
         search
     }
 
@@ -148,27 +164,44 @@ impl Search {
     /// What to run next; `None` when the search is over.
     pub fn upcoming(&mut self) -> Option<Tunables> {
         loop {
-            if self.phase == Phase::Done {
-                return None;
-            }
-            let rounds = |at: &usize| self.tried[*at].wait_shares.len();
-            let open = match self.phase {
-                Phase::Probe => self.contest.iter().any(|at| rounds(at) == 0),
-                // As long as one is not clear, all run in turn.
-                _ => self.contest.iter().any(|at| self.tried[*at].keeps().is_none()),
+            let over = match self.phase {
+                Phase::Done => return None,
+                Phase::Probe => self.contest.turns().0 > 0,
+                _ => self.contest.is_over(&self.tried),
             };
-            let next = self.contest.iter().copied().min_by_key(rounds);
-            match next.filter(|at| open && rounds(at) < MOST_ROUNDS) {
-                Some(at) => return Some(self.tried[at].settings),
-                None => self.go_on(),
+            if !over {
+                return Some(self.tried[self.contest.upcoming()].settings);
             }
+            self.again += self.contest.aside();
+            self.go_on();
+        }
+    }
+
+    /// What is being looked for, the number of the stretch that is next, and the most that there are
+    /// for this question.
+    #[must_use]
+    pub fn turn(&self) -> (&'static str, usize, usize) {
+        let (turns, most) = self.contest.turns();
+        match self.phase {
+            Phase::Probe => ("what a sample costs", 1, 1),
+            Phase::Workers => ("the fewest workers", turns + 1, most),
+            Phase::Prefetch(_) => ("the fewest open batches", turns + 1, most),
+            Phase::Memory(_) | Phase::Done => ("the least memory", turns + 1, most),
         }
     }
 
     /// How the stretch with these settings went.
     pub fn record(&mut self, settings: Tunables, stretch: &Stretch) {
         let at = self.place(settings);
-        self.tried[at].record(stretch);
+        if at == self.contest.upcoming() {
+            let workers = settings.num_workers as f64;
+            let cores = self.limits.cpus.max(1) as f64;
+            let rate = self.cost.map_or(0.0, |cost| cost.rate(workers, cores));
+            let enough = rate >= self.demand.rate() * PLENTY;
+            self.contest.record(&mut self.tried, stretch, enough);
+        } else {
+            self.tried[at].record(stretch);
+        }
         self.others.extend(stretch.others);
         if self.cost.is_none() && stretch.rows > 0.0 {
             // A small data set has smaller batches than were asked for.
@@ -194,7 +227,9 @@ impl Search {
                 let first = self.cost.and_then(|cost| cost.workers_for(wanted, cores));
                 self.phase = Phase::Workers;
                 let first = first.unwrap_or(self.most).clamp(1, self.most);
-                self.contest_workers(&[first, first.saturating_sub(1)]);
+                // The fewest there are have only more to be compared with.
+                let more = first.max(2).min(self.most);
+                self.contest_workers(more, (more - 1).max(1));
             }
             Phase::Workers => self.after_workers(),
             Phase::Prefetch(known) => self.after_prefetch(known),
@@ -203,11 +238,10 @@ impl Search {
         }
     }
 
-    fn contest_workers(&mut self, workers: &[u64]) {
-        let wanted: Vec<Tunables> =
-            workers.iter().filter(|n| **n >= 1).map(|n| self.with_workers(*n)).collect();
-        self.contest = wanted.into_iter().map(|settings| self.place(settings)).collect();
-        self.contest.dedup();
+    fn contest_workers(&mut self, more: u64, fewer: u64) {
+        let [more, fewer] = [more, fewer].map(|workers| self.with_workers(workers.max(1)));
+        let more = self.place(more);
+        self.contest = Contest::between(more, self.place(fewer));
     }
 
     /// The most workers that were too few, and the fewest that did.
@@ -219,7 +253,8 @@ impl Search {
             decided.filter(move |tried| tried.keeps() == Some(kept))
         };
         let workers = |tried: &Tried| tried.settings.num_workers;
-        (that(false).map(workers).max().unwrap_or(0), that(true).map(workers).min())
+        let short = that(false).map(workers).max().unwrap_or(0).max(self.at_least - 1);
+        (short, that(true).map(workers).filter(|enough| *enough >= self.at_least).min())
     }
 
     fn after_workers(&mut self) {
@@ -231,7 +266,7 @@ impl Search {
                 let safer = short + 1;
                 if enough <= short && safer <= self.most && !self.raised {
                     self.raised = true;
-                    return self.contest_workers(&[safer, enough]);
+                    return self.contest_workers(safer, enough);
                 }
                 let above = if self.raised { self.keeping_above(short) } else { None };
                 self.chosen = above.unwrap_or_else(|| self.place(self.with_workers(enough)));
@@ -240,7 +275,7 @@ impl Search {
             Some(enough) => {
                 // Half way between too few and enough, in turn with what is enough.
                 let middle = (short + enough) / 2;
-                self.contest_workers(&[middle.max(short + 1), enough]);
+                self.contest_workers(enough, middle.max(short + 1));
             }
             None if short >= self.most => self.give_up(),
             None => {
@@ -249,7 +284,7 @@ impl Search {
                 // As many more as the rate is short of.
                 let more = short as f64 * (self.demand.rate() / rate.max(1e-9)).min(1e6);
                 let more = (more.ceil() as u64).clamp(short + 1, self.most);
-                self.contest_workers(&[more, short]);
+                self.contest_workers(more, short);
             }
         }
     }
@@ -263,8 +298,39 @@ impl Search {
         keeping.min_by_key(|(_, tried)| tried.settings.num_workers).map(|(at, _)| at)
     }
 
+    /// The chosen one kept the wait under the goal, and does so no more.
+    fn has_collapsed(&self) -> bool {
+        let kept = |at: usize| self.tried[at].keeps();
+        self.contest.reference.is_some_and(|at| kept(at) == Some(false))
+            && kept(self.contest.candidate) != Some(true)
+    }
+
+    /// More workers than the chosen one has, as it has collapsed.
+    fn return_to_workers(&mut self) {
+        self.returns += 1;
+        let chosen = &self.tried[self.chosen];
+        let workers = chosen.settings.num_workers;
+        self.remarks.push(format!(
+            "{} with {} kept the wait under {:.0} % at first and then no more ({} on the whole): the machine was not steady, so tune again when it is quiet",
+            counted(workers, "worker"),
+            counted(chosen.open, "open batch"),
+            GOAL * 100.0,
+            show_percent(chosen.wait_share().mean)
+        ));
+        if workers >= self.most || self.returns > MOST_RETURNS {
+            return self.end();
+        }
+        self.at_least = workers + 1;
+        self.phase = Phase::Workers;
+        self.after_workers();
+    }
+
     /// No number of workers keeps the wait under the goal: the fewest that are as fast as any.
     fn give_up(&mut self) {
+        // Unless one did whose number of workers failed otherwise.
+        if self.keeping_above(0).is_some() {
+            return self.end();
+        }
         let best = self.tried.iter().map(|tried| tried.rate().mean).fold(0.0, f64::max);
         let fewest = self
             .tried
@@ -293,17 +359,22 @@ impl Search {
         if !self.keeps(self.chosen) {
             self.chosen = self.keeping_above(0).unwrap_or(self.chosen);
         }
-        let workers = self.tried[self.chosen].settings.num_workers;
-        let more = self.tried.iter().find(|tried| {
-            tried.settings == self.with_workers(tried.settings.num_workers)
-                && tried.settings.num_workers > workers
+        let chosen = &self.tried[self.chosen];
+        let waited = self.tried.iter().find(|tried| {
+            tried.has_more_than(chosen)
+                && chosen.keeps() == Some(true)
                 && tried.keeps() == Some(false)
         });
-        if let Some(more) = more.filter(|_| self.keeps(self.chosen)) {
+        if let Some(waited) = waited {
+            let workers = counted(waited.settings.num_workers, "worker");
+            let with = if waited.settings.num_workers > chosen.settings.num_workers {
+                workers
+            } else {
+                format!("{workers} and {}", counted(waited.open, "open batch"))
+            };
             self.remarks.push(format!(
-                "with {} the trainer waited {}, longer than with fewer: the machine was not steady, so tune again when it is quiet",
-                counted(more.settings.num_workers, "worker"),
-                show_percent(more.wait_share().mean)
+                "with {with} the trainer waited {}, longer than with fewer: the machine was not steady, so tune again when it is quiet",
+                show_percent(waited.wait_share().mean)
             ));
         }
     }
@@ -320,11 +391,14 @@ impl Search {
         self.phase = Phase::Prefetch(known);
         let reference = self.tried[self.chosen].settings;
         let fewer = self.place(Tunables { prefetch_factor: Some(factor), ..reference });
-        self.contest = vec![fewer, self.chosen];
+        self.contest = Contest::between(self.chosen, fewer);
     }
 
     fn after_prefetch(&mut self, known: Prefetch) {
-        let fewer = self.contest[0];
+        if self.has_collapsed() {
+            return self.return_to_workers();
+        }
+        let fewer = self.contest.candidate;
         let factor = self.tried[fewer].settings.prefetch_factor.unwrap_or(1);
         let known = match self.keeps(fewer) {
             true => Prefetch { enough: factor, ..known },
@@ -357,11 +431,14 @@ impl Search {
         }
         let settings = Tunables { memory: Some(bytes), ..self.tried[self.chosen].settings };
         let less = self.place(settings);
-        self.contest = vec![less, self.chosen];
+        self.contest = Contest::between(self.chosen, less);
     }
 
     fn after_memory(&mut self, raised: u32) {
-        let less = self.contest[0];
+        if self.has_collapsed() {
+            return self.return_to_workers();
+        }
+        let less = self.contest.candidate;
         if self.keeps(less) && self.tried[less].remade == 0 {
             self.chosen = less;
             self.end();

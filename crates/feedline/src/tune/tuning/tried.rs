@@ -8,8 +8,11 @@ use crate::tune::measure::Run;
 use crate::tune::result::Interval;
 
 /// Stretches of each candidate: so many at least, and so many at most if the answer is not clear.
-const FEWEST_ROUNDS: usize = 2;
+pub(super) const FEWEST_ROUNDS: usize = 2;
 pub(super) const MOST_ROUNDS: usize = 5;
+
+/// So many times as long, or as short, is far off.
+pub(super) const FAR: f64 = 3.0;
 
 /// What is tuned of a loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +68,8 @@ pub struct Tried {
     pub wait_shares: Vec<f64>,
     /// Samples a second, stretch by stretch.
     pub rates: Vec<f64>,
+    /// Waits and rates of stretches that do not count: those it was compared with waited too.
+    pub set_aside: Vec<(f64, f64)>,
     /// Batches that could be open.
     pub open: u64,
     /// The most bytes that the loader held at the end of a stretch.
@@ -79,6 +84,7 @@ impl Tried {
             settings,
             wait_shares: Vec::new(),
             rates: Vec::new(),
+            set_aside: Vec::new(),
             open: 0,
             memory: 0,
             remade: 0,
@@ -93,6 +99,22 @@ impl Tried {
         self.remade += stretch.evidence.batches_remade;
     }
 
+    /// The last stretch does not count.
+    pub(super) fn set_aside(&mut self) {
+        if let (Some(wait_share), Some(rate)) = (self.wait_shares.pop(), self.rates.pop()) {
+            self.set_aside.push((wait_share, rate));
+        }
+    }
+
+    /// The last stretches that were set aside count after all.
+    pub(super) fn put_back(&mut self, stretches: usize) {
+        let kept = self.set_aside.len().saturating_sub(stretches);
+        for (wait_share, rate) in self.set_aside.drain(kept..) {
+            self.wait_shares.push(wait_share);
+            self.rates.push(rate);
+        }
+    }
+
     /// The share that was waited, with its interval.
     #[must_use]
     pub fn wait_share(&self) -> Interval {
@@ -104,6 +126,14 @@ impl Tried {
     #[must_use]
     pub fn rate(&self) -> Interval {
         Interval::of(&self.rates)
+    }
+
+    /// It had as much as the other of everything, and more of something.
+    pub(super) fn has_more_than(&self, other: &Tried) -> bool {
+        let memory = |tried: &Tried| tried.settings.memory.unwrap_or(u64::MAX);
+        let all = |tried: &Tried| (tried.settings.num_workers, tried.open, memory(tried));
+        let ((workers, open, bytes), least) = (all(self), all(other));
+        workers >= least.0 && open >= least.1 && bytes >= least.2 && all(self) != least
     }
 
     /// Whether the wait stays under the goal; `None` if that is not clear yet.
@@ -121,10 +151,10 @@ impl Tried {
         let far = |beyond: fn(f64, f64) -> bool, bound: f64| {
             self.wait_shares.iter().all(|share| beyond(*share, bound))
         };
-        if far(|share, bound| share > bound, GOAL * 3.0) {
+        if far(|share, bound| share > bound, GOAL * FAR) {
             return Some(false);
         }
-        if far(|share, bound| share < bound, GOAL / 3.0) {
+        if far(|share, bound| share < bound, GOAL / FAR) {
             return Some(true);
         }
         (rounds >= MOST_ROUNDS).then_some(share.mean <= GOAL)
