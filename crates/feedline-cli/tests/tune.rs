@@ -96,7 +96,7 @@ fn wrong_input_is_refused_clearly() {
     let file = folder.join("pipeline.toml");
     fs::write(&file, spec()).unwrap();
     let (name, none) = (file.to_str().unwrap(), folder.join("none/x.toml"));
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 13] = [
         (&["tune", photos()], 2, "add --out"),
         (&["tune", photos(), "--out", "x.yaml"], 2, ".toml or .json"),
         (&["tune", photos(), "--out", none.to_str().unwrap()], 2, "no such folder"),
@@ -109,6 +109,7 @@ fn wrong_input_is_refused_clearly() {
         (&["plan", photos()], 2, "--step"),
         (&["plan", photos(), "--step", "1ms", "--gpus", "0"], 2, "--gpus"),
         (&["plan", "nowhere", "--step", "1ms"], 1, "nowhere"),
+        (&["tune", "train:make", "--dry-run"], 2, "num_workers=\"auto\""),
     ];
     for (arguments, code, expected) in cases {
         let said = complaint(arguments, code);
@@ -175,6 +176,35 @@ fn stretches_begin_behind_what_was_read() {
     let wanted =
         &json(&[&small[..], &["--seconds", "0.1"]].concat(), 0)["samples_per_second_wanted"];
     assert_eq!(wanted.as_f64().unwrap().round(), 800.0, "40 samples each 50 ms");
+}
+
+#[test]
+fn settings_are_run_in_turn_and_each_stretch_is_announced() {
+    let arguments = ["tune", photos(), "--batch-size", "2", "--dry-run", "--json"];
+    let shown = feedline(&[&arguments[..], &EASY[..]].concat());
+    let tuned: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let order: Vec<&serde_json::Value> =
+        tuned["stretches"].as_array().unwrap().iter().map(|one| &one["settings"]).collect();
+    let said = text(&shown.stderr);
+    assert_eq!(said.matches(" of at most ").count(), order.len(), "{said}");
+    assert!(said.contains("the fewest workers, stretch 1 of at most "), "{said}");
+    // What is compared last: all memory, less, all, less.
+    let less = order.iter().position(|one| !one["memory"].is_null()).unwrap();
+    assert_ne!(order[less - 1], order[less], "{order:#?}");
+    assert_eq!(order[less - 1..=less], order[less + 1..=less + 2], "{order:#?}");
+}
+
+#[test]
+fn memory_that_is_asked_for_goes_over_the_specs() {
+    let folder = fresh("tune-memory");
+    let file = folder.join("pipeline.toml");
+    fs::write(&file, format!("memory = \"300MB\"\n{}", spec())).unwrap();
+    let arguments = ["tune", file.to_str().unwrap(), "--memory", "2GB", "--dry-run"];
+    let tuned = json(&[&arguments[..], &EASY[..]].concat(), 0);
+    assert_eq!(tuned["tried"][0]["memory"], 2_000_000_000_u64, "{tuned}");
+    let remarks = tuned["choice"]["remarks"].to_string();
+    assert!(remarks.contains("--memory 2.0 GB, in place of the spec's 300 MB"), "{remarks}");
+    fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]

@@ -12,6 +12,7 @@ use feedline::tune::{
 use feedline::{Error, Loader, Spec};
 use serde_json::{Value, json};
 
+use crate::host::is_python;
 use crate::output::{Failure, Outcome, Output};
 use crate::pipeline::{self, Keys, is_spec_file};
 use crate::rewrite::{self, Change};
@@ -96,6 +97,7 @@ const USUAL_STEP: f64 = 0.1;
 
 impl Tune {
     pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
+        needs_data("tune", &self.target)?;
         let destination = self.destination()?;
         let spec = pipeline::describe(&self.target, pipeline::bare_defaults(), self.flags(), &[])?;
         let cores = tune::cores() as u64;
@@ -127,8 +129,18 @@ impl Tune {
         let mut behind = 0;
         while let Some(settings) = search.upcoming() {
             let first = search.cost().is_none();
-            let (stretch, batches) =
-                self.stretch(&spec, settings, &workload, &signals, first, behind)?;
+            let (sought, number, most) = search.turn();
+            output.note(&format!(
+                "{sought}, stretch {number} of at most {most}: {}",
+                show_settings(settings)
+            ));
+            let progress = output.progress(milliseconds(seconds), "ms of this stretch");
+            let run = self.stretch(&spec, settings, &workload, first, behind, &mut |_, passed| {
+                progress.set(milliseconds(passed.min(seconds)));
+                signals.received().is_none()
+            });
+            progress.finish();
+            let (stretch, batches) = run?;
             if let Some(code) = signals.received() {
                 output.note("interrupted: nothing is written");
                 if output.is_json() {
@@ -148,6 +160,7 @@ impl Tune {
             behind += batches;
         }
         let mut choice = search.choice();
+        choice.remarks.extend(self.memory_overrides(&spec));
         self.spell_out_prefetch(&spec, &search, &mut choice);
         self.check_same_batches(&spec, choice.settings)?;
         let changes = changes(&choice);
@@ -236,10 +249,21 @@ impl Tune {
                     show_bytes(asked)
                 )));
             }
-            (Some(asked), Some(set)) => Some(asked.min(set)),
             (asked, set) => asked.or(set),
         };
         Ok(Limits { cpus, memory, memory_left })
+    }
+
+    /// That --memory is taken rather than what the spec has, if they differ.
+    fn memory_overrides(&self, spec: &Spec) -> Option<String> {
+        let (asked, set) = (self.memory?, spec.memory?);
+        (asked != set).then(|| {
+            format!(
+                "the limit was --memory {}, in place of the spec's {}",
+                show_bytes(asked),
+                show_bytes(set)
+            )
+        })
     }
 
     /// One short run of a fresh loader, which begins `behind` so many batches: what was read before
@@ -250,9 +274,9 @@ impl Tune {
         spec: &Spec,
         settings: Tunables,
         workload: &Workload,
-        signals: &Signals,
         first: bool,
         behind: u64,
+        going_on: &mut dyn FnMut(u64, f64) -> bool,
     ) -> Result<(Stretch, u64), Failure> {
         let failed = |open| (Stretch { wait_share: 1.0, open, ..Stretch::default() }, open);
         // The same bad samples are met by every run: the list of them is for real ones.
@@ -263,8 +287,7 @@ impl Tune {
         };
         let open = loader.prefetch();
         let mut feed = LoaderFeed::new(loader, None).behind(behind);
-        let run = measure(&mut feed, workload, &mut |_, _| signals.received().is_none());
-        match run {
+        match measure(&mut feed, workload, going_on) {
             Err(Error::Memory(_)) if !first => Ok(failed(open)),
             run => {
                 let run = run?;
@@ -366,7 +389,10 @@ impl Tune {
                 format!("{} %", percent(share.mean)),
                 interval,
                 show_rate(tried.rate().mean),
-                runs.to_string(),
+                match tried.set_aside.len() {
+                    0 => runs.to_string(),
+                    aside => format!("{runs}, {aside} aside"),
+                },
             ]);
         }
         output.table(&table)?;
@@ -386,6 +412,21 @@ impl Tune {
             None => "nothing was written (--dry-run)".to_owned(),
         })
     }
+}
+
+fn milliseconds(seconds: f64) -> u64 {
+    (seconds * 1000.0) as u64
+}
+
+/// Python's data sets have no spec that could be changed, and no samples without Python.
+pub(crate) fn needs_data(command: &str, target: &Path) -> Result<(), Failure> {
+    let target = target.to_string_lossy();
+    if !is_python(&target) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "{target}: `feedline {command}` takes a spec or data; for a Python data set use `feedline bench {target}` or `feedline diagnose {target}`, and num_workers=\"auto\" to have it tuned while it runs"
+    )))
 }
 
 fn applied(spec: &Spec, settings: Tunables) -> Spec {
@@ -450,6 +491,8 @@ fn tried_json(tried: &Tried) -> Value {
         "wait_share": tried.wait_share(),
         "samples_per_second": tried.rate(),
         "wait_shares": tried.wait_shares,
+        "wait_shares_set_aside":
+            tried.set_aside.iter().map(|(wait_share, _)| wait_share).collect::<Vec<_>>(),
     })
 }
 
