@@ -96,7 +96,7 @@ fn wrong_input_is_refused_clearly() {
     let file = folder.join("pipeline.toml");
     fs::write(&file, spec()).unwrap();
     let (name, none) = (file.to_str().unwrap(), folder.join("none/x.toml"));
-    let cases: [(&[&str], i32, &str); 13] = [
+    let cases: [(&[&str], i32, &str); 14] = [
         (&["tune", photos()], 2, "add --out"),
         (&["tune", photos(), "--out", "x.yaml"], 2, ".toml or .json"),
         (&["tune", photos(), "--out", none.to_str().unwrap()], 2, "no such folder"),
@@ -109,6 +109,7 @@ fn wrong_input_is_refused_clearly() {
         (&["plan", photos()], 2, "--step"),
         (&["plan", photos(), "--step", "1ms", "--gpus", "0"], 2, "--gpus"),
         (&["plan", "nowhere", "--step", "1ms"], 1, "nowhere"),
+        (&["plan", "train.py:make", "--step", "1ms"], 2, "feedline diagnose train.py:make"),
         (&["tune", "train:make", "--dry-run"], 2, "num_workers=\"auto\""),
     ];
     for (arguments, code, expected) in cases {
