@@ -281,7 +281,7 @@ pub(super) fn is_fast_enough(evidence: &Evidence, shares: &Shares) -> bool {
 
 /// Batches are there, and yet the trainer waits: it takes that long to hand one over. Those of
 /// Python's workers are taken apart and put together again; the engine's are only handed over.
-pub(super) fn waits_for_hand_over(evidence: &Evidence, shares: &Shares) -> bool {
+fn waits_for_hand_over(evidence: &Evidence, shares: &Shares) -> bool {
     let python = !matches!(evidence.executor, Executor::Native | Executor::Inline);
     is_fast_enough(evidence, shares) && (python || wait_of_a_batch(evidence) < HAND_OVER)
 }

@@ -148,21 +148,55 @@ pub fn judge_beside(evidence: &Evidence, tried: &dyn Fn(&Advice) -> bool) -> Ver
         sentence: words::sentence(evidence, &shares, cause, &advice),
         limit: words::limit(evidence, cause),
         signs: words::signs(evidence, &shares, cause),
-        stall: stall(evidence, &shares),
+        stall: stall(evidence, &shares, cause),
         advice,
         wait_share: evidence.wait_share(),
         samples_per_second: evidence.rate(),
     }
 }
 
+/// Which part of the bar a cause belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Reading,
+    Preparing,
+    Copying,
+    /// None of them: what was measured says it.
+    Any,
+}
+
+fn part(cause: Cause) -> Part {
+    match cause {
+        Cause::ReadLatency | Cause::ReadBandwidth | Cause::SlowPlace => Part::Reading,
+        Cause::HandOver => Part::Copying,
+        Cause::Decode
+        | Cause::Transform
+        | Cause::Code
+        | Cause::InterpreterLock
+        | Cause::Memory
+        | Cause::StarvedCores
+        | Cause::TooFewWorkers
+        | Cause::TooManyWorkers => Part::Preparing,
+        Cause::Unknown | Cause::Trainer | Cause::EpochStart | Cause::Uneven => Part::Any,
+    }
+}
+
 /// Shares the trainer's waiting out: by how much faster it goes with parts out of the way, else by
-/// what workers spend their time on.
-fn stall(evidence: &Evidence, shares: &Shares) -> StallBar {
+/// what workers spend their time on. The cause has the last word, so that the bar does not contradict
+/// the sentence above it.
+fn stall(evidence: &Evidence, shares: &Shares, cause: Cause) -> StallBar {
     let wait = evidence.wait_share();
-    let ceilings = &evidence.ceilings;
-    let (reading, copying) = match cause::waits_for_hand_over(evidence, shares) {
-        true => (0.0, 1.0),
-        false => parts_of_waiting(ceilings, shares),
+    let (reading, copying) = parts_of_waiting(&evidence.ceilings, shares);
+    let preparing = 1.0 - reading - copying;
+    let (reading, copying) = match part(cause) {
+        Part::Copying => (0.0, 1.0),
+        Part::Reading if reading < preparing.max(copying) => (1.0, 0.0),
+        Part::Preparing if preparing < reading.max(copying) => (0.0, 0.0),
+        // Batches that are there are waited for while they are handed over.
+        Part::Any if cause == Cause::Trainer && cause::is_fast_enough(evidence, shares) => {
+            (0.0, 1.0)
+        }
+        _ => (reading, copying),
     };
     let (reading, copying) = (reading * wait, copying * wait);
     StallBar { reading, copying, preparing: (wait - reading - copying).max(0.0), none: 1.0 - wait }

@@ -516,3 +516,52 @@ fn without_a_step_nobody_is_said_to_wait() {
     let sentence = judge(&evidence).sentence;
     assert!(sentence.starts_with("The trainer waited 97 % of the time. Cause: "), "{sentence}");
 }
+
+const CAUSES: [Cause; 16] = [
+    Cause::Unknown,
+    Cause::Trainer,
+    Cause::ReadLatency,
+    Cause::ReadBandwidth,
+    Cause::SlowPlace,
+    Cause::Decode,
+    Cause::Transform,
+    Cause::Code,
+    Cause::InterpreterLock,
+    Cause::HandOver,
+    Cause::Memory,
+    Cause::StarvedCores,
+    Cause::TooFewWorkers,
+    Cause::TooManyWorkers,
+    Cause::EpochStart,
+    Cause::Uneven,
+];
+
+#[test]
+fn the_bar_agrees_with_the_cause_whoever_makes_the_batches() {
+    let executors = [Executor::Native, Executor::Threads, Executor::Processes, Executor::Torch];
+    // One stage takes nearly all of the time, in turn: what was measured may say anything.
+    for (heavy, executor, cause) in (0..4)
+        .flat_map(|heavy| executors.map(|executor| (heavy, executor)))
+        .flat_map(|(heavy, executor)| CAUSES.map(|cause| (heavy, executor, cause)))
+    {
+        let mut evidence = Evidence { executor, ..decoding() };
+        let name = evidence.stages[heavy].name.clone();
+        evidence.stages[heavy] = stage(&name, 0.05, 0.01);
+        // Workers that look idle, of a loader that is faster than the trainer.
+        evidence.worker_time = WorkerTime { busy: 2.0, cpu: 2.0, idle: 48.0, memory: 0.0 };
+        let bar = stall(&evidence, &Shares::of(&evidence), cause);
+        let said = format!("{heavy} {executor:?} {cause:?} {bar:?}");
+        let sum = bar.reading + bar.preparing + bar.copying + bar.none;
+        assert!((sum - 1.0).abs() < 1e-9, "{said}");
+        let largest = bar.reading.max(bar.preparing).max(bar.copying);
+        match part(cause) {
+            Part::Reading => assert_eq!(bar.reading, largest, "{said}"),
+            Part::Preparing => assert_eq!(bar.preparing, largest, "{said}"),
+            Part::Copying => assert!((bar.copying - 0.31).abs() < 1e-9, "{said}"),
+            Part::Any => {}
+        }
+        let all_copying = (bar.copying - 0.31).abs() < 1e-9;
+        let may = [Cause::HandOver, Cause::Trainer].contains(&cause);
+        assert!(may || !all_copying, "{said}");
+    }
+}
