@@ -213,6 +213,20 @@ impl Evidence {
         Some((self.machine_cores_busy? - self.process_cores?).max(0.0))
     }
 
+    /// Cores of the process that other programs leave to it, if that was measured; else all of them.
+    #[must_use]
+    pub fn cores_left(&self) -> f64 {
+        let machine = self.machine_cores.unwrap_or(self.cores).max(self.cores);
+        let left = machine - self.cores_of_others().unwrap_or(0.0);
+        left.min(self.cores).max(0.0)
+    }
+
+    /// Processor time of a sample, all stages together.
+    #[must_use]
+    pub fn cpu_of_a_sample(&self) -> f64 {
+        self.stages.iter().map(|stage| stage.cpu_seconds).sum()
+    }
+
     /// Packing with a crop index could spare work: of loose JPEGs without one, of which a part is
     /// used.
     #[must_use]

@@ -2,13 +2,16 @@
 
 use super::cause::{Kind, Shares, is_fast_enough, kind, makers};
 use super::paths;
-use super::words::{ability, count, measured, possible, unit};
+use super::words::{ability, count, measured, on_cores, possible, unit};
 use super::{Advice, Cause};
 use crate::spec::read::show_bytes;
 use crate::tune::evidence::{Evidence, Executor};
 
 /// The most workers that are ever advised for waiting in parallel.
 const MOST_WORKERS: u64 = 64;
+
+/// What brings less than this is no promise: two runs differ by as much.
+const WORTH_A_WORD: f64 = 1.1;
 
 pub(super) fn find(evidence: &Evidence, shares: &Shares, cause: Cause) -> Vec<Advice> {
     let mut advice = match cause {
@@ -120,7 +123,7 @@ fn pack_with_index(evidence: &Evidence) -> Option<Advice> {
     let now = ability(evidence);
     let packed = evidence.packed.map(|packed| measured(evidence, packed));
     // What was measured and does not help is no advice.
-    if !evidence.wants_crop_index() || packed.is_some_and(|packed| packed < 1.1 * now) {
+    if !evidence.wants_crop_index() || packed.is_some_and(|packed| packed < WORTH_A_WORD * now) {
         return None;
     }
     let bring = match packed {
@@ -146,9 +149,10 @@ fn from_memory(evidence: &Evidence) -> Option<Advice> {
     })
 }
 
-/// Workers for cores that are idle: enough for the trainer, or one for each core.
+/// Workers for cores that are idle: enough for the trainer, or one for each core that other programs
+/// leave. Half a core that they use is rounded away: it is often only now and then.
 fn more_workers(evidence: &Evidence) -> Option<Advice> {
-    let (now, most) = (makers(evidence), evidence.cores.floor());
+    let (now, most) = (makers(evidence), evidence.cores_left().round().min(evidence.cores.floor()));
     let rate = ability(evidence);
     if most < now + 1.0 || rate <= 0.0 {
         return None;
@@ -156,7 +160,7 @@ fn more_workers(evidence: &Evidence) -> Option<Advice> {
     let packed = evidence.packed.map_or(f64::INFINITY, |packed| measured(evidence, packed));
     let aim = packed.min(evidence.wanted());
     let needed = (aim / rate * now * 1.02).ceil().clamp(now + 1.0, most);
-    let predicted = possible(evidence, rate * needed / now);
+    let predicted = on_cores(evidence, rate * needed / now, evidence.cores);
     // A worker beside the program's own thread is not one more but the first.
     let more = needed - if evidence.workers == 0 { 0.0 } else { now };
     let (number, s) = (count(more), if more > 1.0 { "s" } else { "" });
@@ -183,24 +187,41 @@ fn fewer_workers(evidence: &Evidence) -> Advice {
 fn more_cores(evidence: &Evidence, shares: &Shares) -> Advice {
     let machine = evidence.machine_cores.unwrap_or(evidence.cores);
     let rate = ability(evidence);
+    let others = evidence.cores_of_others().unwrap_or(0.0);
+    // Without a figure where it is none, such as "from 2,620 to 2,620".
+    let bring = |predicted: f64| match predicted >= WORTH_A_WORD * rate {
+        true => (raise(evidence, predicted), Some(predicted)),
+        false => ("would be waited for less".to_owned(), None),
+    };
     if shares.confined(evidence) {
-        let predicted = possible(evidence, rate * machine / evidence.cores.max(1.0));
+        // Those that others use are not to be had.
+        let free = (machine - others).max(evidence.cores);
+        let more = rate * free / evidence.cores.max(1.0);
+        let (text, predicted) = bring(on_cores(evidence, more, free));
         return Advice {
-            text: format!("All {} cores {}.", count(machine), raise(evidence, predicted)),
+            text: format!("All {} cores {text}.", count(machine)),
             command: Some(format!("taskset -c 0-{} COMMAND", count(machine - 1.0))),
             code: Some(format!(
                 "ask the scheduler for more cores (cpus-per-task, cpu limit), then num_workers={}",
                 count(machine)
             )),
-            predicted: Some(predicted),
+            predicted,
         };
     }
-    let predicted = possible(evidence, rate / shares.on_core.max(0.1));
+    // What others and the program's own step leave by now; what the workers use is theirs already.
+    let step = evidence.process_cores.map_or(0.0, |own| (own - shares.cores_used).max(0.0));
+    let had = (evidence.cores - others - step).max(shares.cores_used).max(0.1);
+    let by_others = match evidence.cores_of_others() {
+        Some(_) => rate * (evidence.cores / had).max(1.0),
+        None => f64::INFINITY,
+    };
+    let alone = (rate / shares.on_core.max(0.1)).min(by_others);
+    let (text, predicted) = bring(on_cores(evidence, alone, evidence.cores));
     Advice {
-        text: format!("Cores of its own {}.", raise(evidence, predicted)),
+        text: format!("Cores of its own {text}."),
         command: Some("top -o %CPU".to_owned()),
         code: Some("end or move what else runs, or ask for cores that are not shared".to_owned()),
-        predicted: Some(predicted),
+        predicted,
     }
 }
 
@@ -208,7 +229,7 @@ fn more_cores(evidence: &Evidence, shares: &Shares) -> Advice {
 fn more_waiting(evidence: &Evidence) -> Advice {
     let (now, rate) = (makers(evidence), ability(evidence));
     // Beyond this, cores or the trainer are the limit.
-    let cpu: f64 = evidence.stages.iter().map(|stage| stage.cpu_seconds).sum();
+    let cpu = evidence.cpu_of_a_sample();
     let prepared = evidence.ceilings.prepared.map(|rate| measured(evidence, rate));
     let ceiling = prepared.unwrap_or_else(|| match cpu > 0.0 {
         true => evidence.cores / cpu,
@@ -333,7 +354,7 @@ fn interpreter_lock(evidence: &Evidence) -> Vec<Advice> {
     let cores = evidence.cores.floor().max(1.0);
     let rate = ability(evidence);
     let held = evidence.interpreter_lock.unwrap_or(1.0);
-    let predicted = possible(evidence, rate * cores * held);
+    let predicted = on_cores(evidence, rate * evidence.cores_left().max(1.0) * held, cores);
     let mut advice = vec![Advice {
         text: format!("Processes in place of threads {}.", raise(evidence, predicted.max(rate))),
         command: None,

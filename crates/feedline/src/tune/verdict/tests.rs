@@ -565,3 +565,61 @@ fn the_bar_agrees_with_the_cause_whoever_makes_the_batches() {
         assert!(may || !all_copying, "{said}");
     }
 }
+
+/// Two cores, of which other programs use one.
+fn shared() -> Evidence {
+    Evidence {
+        workers: 2,
+        cores: 2.0,
+        machine_cores: Some(2.0),
+        machine_cores_busy: Some(2.0),
+        process_cores: Some(1.0),
+        samples: 26_200,
+        wait_seconds: 9.0,
+        step_seconds: 1.0,
+        stages: vec![stage("decode", 0.0030, 0.0004)],
+        worker_time: WorkerTime { busy: 20.0, cpu: 10.0, idle: 0.0, memory: 0.0 },
+        packed: None,
+        ..decoding()
+    }
+}
+
+#[test]
+fn nothing_is_promised_that_the_machine_does_not_have() {
+    let verdict = judge(&shared());
+    assert_eq!(verdict.cause, Cause::StarvedCores, "{verdict:#?}");
+    // A sample takes 0.4 ms of 2 cores, and others have one of both.
+    let first = &verdict.advice[0];
+    assert_eq!(first.predicted, Some(5000.0), "{verdict:#?}");
+    assert!(first.text.contains("would raise 2,620 to about 5,000 images/s"), "{verdict:#?}");
+    let mut light = shared();
+    light.stages[0].cpu_seconds = 0.00001;
+    let promised = judge(&light).advice[0].predicted;
+    assert_eq!(promised, Some(5240.0), "twice the cores, not a hundred times the rate");
+    // A sample's work fills the cores already: no figure where nothing is gained.
+    let mut full = shared();
+    full.stages[0].cpu_seconds = 0.00076;
+    let verdict = judge(&full);
+    assert_eq!((verdict.cause, verdict.advice[0].predicted), (Cause::StarvedCores, None));
+
+    // Workers for cores that others use are of no use.
+    let workers = |evidence: &Evidence| {
+        let advice = judge(evidence).advice;
+        advice.iter().any(|one| one.code.as_deref().is_some_and(|c| c.contains("num_workers")))
+    };
+    let mut busy = decoding();
+    assert!(workers(&busy));
+    busy.machine_cores_busy = Some(8.0);
+    assert!(!workers(&busy), "{:#?}", judge(&busy));
+    // One core of eight, of which others use six: two are to be had.
+    let mut confined = decoding();
+    (confined.cores, confined.workers) = (1.0, 4);
+    confined.stages.iter_mut().for_each(|stage| stage.cpu_seconds /= 4.0);
+    confined.worker_time = WorkerTime { busy: 38.0, cpu: 9.5, idle: 1.0, memory: 0.0 };
+    (confined.machine_cores_busy, confined.process_cores) = (Some(7.0), Some(1.0));
+    let verdict = judge(&confined);
+    assert_eq!(
+        (verdict.cause, verdict.advice[0].predicted),
+        (Cause::StarvedCores, Some(2366.8639053254437))
+    );
+}

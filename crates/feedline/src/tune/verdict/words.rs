@@ -57,6 +57,13 @@ pub(super) fn possible(evidence: &Evidence, rate: f64) -> f64 {
     rate.min(most.max(ability(evidence)))
 }
 
+/// At most what so many cores do if a sample's work stays what it is.
+pub(super) fn on_cores(evidence: &Evidence, rate: f64, cores: f64) -> f64 {
+    let cpu = evidence.cpu_of_a_sample();
+    let most = if cpu > 0.0 { cores / cpu } else { f64::INFINITY };
+    possible(evidence, rate.min(most.max(ability(evidence))))
+}
+
 /// The trainer has a step; otherwise the loader ran as fast as it can.
 pub(super) fn has_step(evidence: &Evidence) -> bool {
     !evidence.without_step && 1.0 - evidence.wait_share() >= A_STEP
