@@ -1,8 +1,15 @@
 //! Ctrl-C and SIGTERM, for commands that have something to put in order first.
 
-use std::sync::Arc;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{SigId, flag, low_level};
 
@@ -33,9 +40,13 @@ impl Signals {
 
     /// The exit code that the signal asks for, once there was one.
     pub(crate) fn received(&self) -> Option<i32> {
-        let code = self.code.load(Ordering::Relaxed);
-        i32::try_from(code).ok().filter(|code| *code != 0)
+        received(&self.code)
     }
+}
+
+fn received(code: &AtomicUsize) -> Option<i32> {
+    let code = code.load(Ordering::Relaxed);
+    i32::try_from(code).ok().filter(|code| *code != 0)
 }
 
 impl Drop for Signals {
@@ -44,4 +55,99 @@ impl Drop for Signals {
             low_level::unregister(id);
         });
     }
+}
+
+/// How often a wait is looked at: a signal is answered at once, as people see it.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a process that ends itself exits with.
+const FAILED: i32 = 1;
+
+/// What is waited for.
+struct Wait {
+    /// In which part of the work, and how many batches it had by now.
+    part: String,
+    batches: u64,
+    since: Instant,
+}
+
+/// Looks after waits that nobody can call off, as they are inside of somebody's code: a signal is
+/// answered while one lasts, and one that lasts too long ends the process.
+pub(crate) struct Patience {
+    wait: Arc<Mutex<Wait>>,
+    /// Dropped, it ends the thread.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Patience {
+    /// Until it is dropped. With `json` the error is told on standard output, too.
+    pub(crate) fn begin(signals: &Signals, timeout: Duration, json: bool) -> Self {
+        let part = "opening it".to_owned();
+        let wait = Arc::new(Mutex::new(Wait { part, batches: 0, since: Instant::now() }));
+        // The real one: what user code prints goes elsewhere.
+        let stdout = match json {
+            true => io::stdout().as_fd().try_clone_to_owned().ok().map(File::from),
+            false => None,
+        };
+        let (stop, stopped) = channel::<()>();
+        let (code, seen) = (signals.code.clone(), wait.clone());
+        let look = move || {
+            let mut told = false;
+            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                if !told && received(&code).is_some() {
+                    told = true;
+                    say("ending after this batch; again to end at once");
+                }
+                let wait = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                if wait.since.elapsed() > timeout {
+                    give_up(&wait, timeout, stdout.as_ref());
+                }
+            }
+        };
+        // Without the thread nobody looks after the waits, and everything else is as it was.
+        let thread = std::thread::Builder::new().name("feedline-patience".to_owned()).spawn(look);
+        Patience { wait, stop: Some(stop), thread: thread.ok() }
+    }
+
+    /// A batch came, or something else began.
+    pub(crate) fn heard(&self, part: &str) {
+        let mut wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner);
+        if wait.part != part {
+            (wait.part, wait.batches) = (part.to_owned(), 0);
+        }
+        wait.batches += 1;
+        wait.since = Instant::now();
+    }
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        self.stop = None;
+        // It only looks: there is nothing that it could fail with.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// On standard error, on a line of its own behind a bar that may be there.
+fn say(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let line = if stderr.is_terminal() { "\n" } else { "" };
+    // Nobody hears it where standard error is closed.
+    let _ = writeln!(stderr, "{line}{text}");
+}
+
+/// Ends the process, at once: other threads are in the middle of something, and run on.
+fn give_up(wait: &Wait, timeout: Duration, stdout: Option<&File>) {
+    let (seconds, Wait { part, batches, .. }) = (timeout.as_secs_f64(), wait);
+    let message = format!(
+        "no batch for {seconds:.0} s, after {batches} of \"{part}\": it hangs, or takes longer than --timeout allows"
+    );
+    say(&format!("error: {message}"));
+    if let Some(mut stdout) = stdout {
+        let error = json!({"kind": "other", "message": message, "exit_code": FAILED});
+        // It is told on standard error as well.
+        let _ = writeln!(stdout, "{}", json!({ "error": error }));
+    }
+    low_level::exit(FAILED);
 }

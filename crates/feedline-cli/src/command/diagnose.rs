@@ -1,7 +1,9 @@
 //! `feedline diagnose`: why does the trainer wait, and what would help?
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use feedline::spec::read::parse_duration;
 use feedline::tune::{
     Diagnosis, GoingOn, Machine, Resource, StageRow, StallBar, TrainStep, Workload, diagnose_feed,
     shell_word,
@@ -15,7 +17,7 @@ use crate::output::{Failure, Outcome, Output};
 use crate::pictures::{Pictures, SPANS};
 use crate::pipeline::{self, Keys};
 use crate::printed::PrintedAside;
-use crate::signals::Signals;
+use crate::signals::{Patience, Signals};
 use crate::terminal::{Table, show_batches, show_count, show_number};
 
 const EXAMPLES: &str = "\
@@ -49,6 +51,10 @@ pub(crate) struct Diagnose {
     /// About how long it may take.
     #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = read_seconds)]
     seconds: f64,
+
+    /// It is ended if no batch comes for so long.
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = some_time)]
+    timeout: Duration,
 
     /// Batches of each epoch that the trainer uses; all by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -84,6 +90,13 @@ fn read_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "allowed: 0.5 to 3600".to_owned())
 }
 
+fn some_time(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        time if time.is_zero() => Err("expected more than 0".to_owned()),
+        time => Ok(time),
+    }
+}
+
 /// Steps of the progress bar.
 const STEPS: u64 = 1000;
 
@@ -92,15 +105,25 @@ impl Diagnose {
         self.pictures.check()?;
         let signals = Signals::watch();
         let progress = output.progress(STEPS, "steps");
-        let found = self.diagnose(output, host, &mut |_, share| {
+        let patience = Patience::begin(&signals, self.timeout, output.is_json());
+        let found = self.diagnose(output, host, &mut |part, share| {
+            patience.heard(part);
             progress.set((share * STEPS as f64) as u64);
             signals.received().is_none()
         });
+        drop(patience);
         progress.finish();
         let diagnosis = found?;
         if output.is_json() {
             let mut object = serde_json::to_value(&diagnosis).unwrap_or_default();
             object["command"] = "diagnose".into();
+            if diagnosis.evidence.batches == 0 {
+                // Of one batch, which starts everything, neither is known.
+                for name in ["samples_per_second", "wait_share", "stall"] {
+                    object["verdict"][name] = Value::Null;
+                }
+                object["run"]["samples_per_second"] = Value::Null;
+            }
             output.json(&object)?;
         } else {
             show(&diagnosis, output)?;
@@ -205,14 +228,16 @@ fn show(diagnosis: &Diagnosis, output: &mut Output) -> Result<(), Failure> {
     let verdict = &diagnosis.verdict;
     output.heading(&verdict.sentence)?;
     output.line("")?;
-    let bar = stall_bar(
-        &verdict.stall,
-        diagnosis.workload.step != TrainStep::None,
-        output.terminal().chart_width().min(72),
-        output.terminal().is_unicode(),
-    );
-    bar.into_iter().try_for_each(|line| output.line(&line))?;
-    output.line("")?;
+    if diagnosis.evidence.batches > 0 {
+        let bar = stall_bar(
+            &verdict.stall,
+            diagnosis.workload.step != TrainStep::None,
+            output.terminal().chart_width().min(72),
+            output.terminal().is_unicode(),
+        );
+        bar.into_iter().try_for_each(|line| output.line(&line))?;
+        output.line("")?;
+    }
     if !diagnosis.stages.is_empty() {
         output.table(&stage_table(&diagnosis.stages))?;
         output.line("")?;
@@ -317,19 +342,17 @@ fn facts(diagnosis: &Diagnosis) -> Vec<(&'static str, String)> {
         ("encoded in memory", ceilings.prepared),
         ("final batches again", ceilings.replayed),
     ];
-    let told = rates
-        .iter()
-        .filter(|(_, rate)| rate.is_some())
-        .map(|(name, rate)| format!("{name} {}", show_rate(*rate)));
-    let told = told.collect::<Vec<_>>().join(", ");
-    if !told.is_empty() {
-        facts.push(("without a step", format!("{told} samples/s")));
+    if rates.iter().any(|(_, rate)| rate.is_some()) {
+        let told = rates.map(|(name, rate)| format!("{name} {}", show_rate(rate)));
+        facts.push(("without a step", format!("{} samples/s", told.join(", "))));
     }
     if ceilings.step.is_some() {
         facts.push(("the step alone", format!("{} samples/s", show_rate(ceilings.step))));
     }
     let run = &diagnosis.run;
-    let rows = run.samples as f64 / run.batches.max(1) as f64;
+    // The size that was set: the last batch of an epoch may be shorter.
+    let mean = run.samples as f64 / run.batches.max(1) as f64;
+    let rows = evidence.batch_size.max(mean);
     facts.push((
         "measured",
         format!(
@@ -371,13 +394,13 @@ mod tests {
         };
         assert_eq!(named(&found, "without a step"), None, "nothing was measured");
         (found.ceilings.real, found.ceilings.step) = (Some(127_124.0), Some(30_669.0));
-        let text = "everything real 127,124 samples/s";
+        let text = "everything real 127,124, encoded in memory -, final batches again - samples/s";
         assert_eq!(named(&found, "without a step").as_deref(), Some(text));
         assert_eq!(named(&found, "the step alone").as_deref(), Some("30,669 samples/s"));
-        (found.run.batches, found.run.samples) = (3, 3);
+        (found.run.batches, found.run.samples) = (63, 4000);
         (found.evidence.workers, found.evidence.cores) = (1, 2.0);
         found.evidence.batch_size = 64.0;
-        let text = "3 batches of 1, 1 worker, 2 cores";
+        let text = "63 batches of 64, 1 worker, 2 cores";
         assert_eq!(named(&found, "measured").as_deref(), Some(text));
     }
 

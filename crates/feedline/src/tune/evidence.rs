@@ -105,6 +105,8 @@ pub struct Evidence {
     pub workers: u64,
     /// Cores that the process may use.
     pub cores: f64,
+    /// Batches that are made ahead of the trainer at most; 0 if that is not known.
+    pub ahead: u64,
     /// Batches handed over.
     pub batches: u64,
     /// Samples in them.
@@ -174,6 +176,8 @@ pub struct Evidence {
     pub stored_side: Option<u32>,
     /// Samples a second with parts out of the way, if that was measured.
     pub ceilings: Ceilings,
+    /// Samples a second with decoded images in memory, if that was measured.
+    pub without_decoding: Option<f64>,
     /// Samples a second after `feedline pack --crop-index`, if that was measured.
     pub packed: Option<f64>,
     /// What to know of what was measured.

@@ -37,7 +37,7 @@ pub use caveats::{others_in_words, warnings};
 pub use configurations::{
     Candidate, Settings, Subject, grid, name_of, preset, read_settings, read_value,
 };
-pub(crate) use diagnosis::{FREE, LEAST_BATCHES, Watched};
+pub(crate) use diagnosis::{FREE, LEAST_BATCHES, Watched, leave_out_ready, too_short};
 pub use diagnosis::{GoingOn, diagnose_feed};
 pub use evidence::{Ceilings, Evidence, Executor, ReadProbe, SlowPlace, StageCost, WorkerTime};
 pub use joined::joined;

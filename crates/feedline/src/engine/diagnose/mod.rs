@@ -26,7 +26,8 @@ use crate::spec::{OnError, SourceKind, SourceSpec, Spec, Subset, Workers};
 use crate::store::{Files, Store};
 use crate::tune::{
     Cause, Ceilings, Diagnosis, Evidence, FREE, Feed, GoingOn, LEAST_BATCHES, Machine, PackTrial,
-    Run, TrainStep, Watched, Workload, judge, memory_available, stage_rows,
+    Run, TrainStep, Watched, Workload, judge, leave_out_ready, memory_available, stage_rows,
+    too_short,
 };
 
 /// Spans of each lane of the timeline.
@@ -39,6 +40,9 @@ const KEPT: u64 = 512_000_000;
 /// each counts, as what else the machine does only ever slows one down.
 const PACKED: u64 = 256;
 const TURNS: u32 = 3;
+
+/// The share of the time of the run that is judged.
+const JUDGED: f64 = 0.35;
 
 /// Reading less than this share of a sample's time is not looked into.
 const LITTLE_READING: f64 = 0.2;
@@ -120,9 +124,11 @@ impl Diagnose {
         let loader = self.loader(&self.spec, self.store.clone())?;
         let length = loader.len();
         let mut feed = LoaderFeed::new(loader, Some(SPANS));
-        let run = watched.run("everything real", &mut feed, &self.workload, 0.35)?;
+        let run = watched.judged("everything real", &mut feed, &self.workload, JUDGED)?;
         let mut evidence = run.evidence.clone();
         let plan = feed.loader().plan().clone();
+        evidence.ahead = plan.ahead as u64;
+        leave_out_ready(&run, evidence.ahead, &mut evidence);
         drop(feed);
         let mut found = Found::default();
         if !watched.stopped {
@@ -132,10 +138,12 @@ impl Diagnose {
             stages.measure(&mut watched, &run, &mut evidence, &mut found)?;
         }
         evidence.ceilings = found.ceilings;
+        evidence.without_decoding = found.without_decoding;
         evidence.remarks = found.remarks;
         evidence.not_measured = found.not_measured;
-        if watched.stopped {
-            evidence.not_measured.push("It was ended early.".to_owned());
+        match watched.stopped {
+            true => evidence.not_measured.push("It was ended early.".to_owned()),
+            false => evidence.remarks.extend(too_short(&run, JUDGED)),
         }
         let mut stages = stage_rows(&evidence);
         for row in &mut stages {
@@ -278,12 +286,15 @@ impl Stages<'_> {
         let memory = Arc::new(Remembering::new(self.of.store.clone(), self.of.room()));
         let loader = self.of.loader(&self.of.spec, memory.clone())?;
         let mut real = Again::new(loader, self.start, None);
-        let free = watched.run("everything real, without the step", &mut real, &FREE, 0.15)?;
-        found.ceilings.real = Some(match self.of.workload.step {
+        let name = "everything real, without the step";
+        let free = watched.run(name, &mut real, &FREE, 0.15)?;
+        found.ceilings.real = match self.of.workload.step {
             // The same again: the longer one counts.
-            TrainStep::None if self.of.workload.batches.is_none() => run.samples_per_second,
-            _ => free.samples_per_second,
-        });
+            TrainStep::None if self.of.workload.batches.is_none() => {
+                run.tells().then_some(run.samples_per_second)
+            }
+            _ => watched.rate_of(name, &free, &mut found.not_measured),
+        };
         // Reads are in the order of the batches: of those that are kept, the last may lack some.
         let count = (free.batches as f64 * memory.kept_share()).floor() as u64;
         if watched.stopped || count == 0 {
@@ -298,8 +309,9 @@ impl Stages<'_> {
         }
         let mut again = real.limited(count);
         if !blocks {
-            let run = watched.run("encoded samples in memory", &mut again, &FREE, 0.12)?;
-            found.ceilings.prepared = Some(run.samples_per_second);
+            let name = "encoded samples in memory";
+            let rate = watched.rate(name, &mut again, 0.12, &mut found.not_measured)?;
+            found.ceilings.prepared = rate;
         }
         let kept = self.keep(watched, &mut again, count)?;
         drop((again, memory));
@@ -308,8 +320,10 @@ impl Stages<'_> {
         }
         self.without_transforms(watched, &kept, found)?;
         self.without_decoding(watched, kept.len() as u64, found)?;
-        let run = watched.run("final batches", &mut Replayed::new(kept), &FREE, 0.03)?;
-        found.ceilings.replayed = Some(run.samples_per_second);
+        let mut replayed = Replayed::new(kept);
+        let name = "final batches again";
+        found.ceilings.replayed =
+            watched.rate(name, &mut replayed, 0.03, &mut found.not_measured)?;
         Ok(())
     }
 
@@ -344,8 +358,8 @@ impl Stages<'_> {
         };
         let loader = self.with_recorded(recorded)?;
         let mut feed = Again::new(loader, self.start, Some(kept.len() as u64));
-        let run = watched.run("transforms replayed", &mut feed, &FREE, 0.08)?;
-        found.without_transforms = Some(run.samples_per_second);
+        let name = "transforms replayed";
+        found.without_transforms = watched.rate(name, &mut feed, 0.08, &mut found.not_measured)?;
         Ok(())
     }
 
@@ -390,8 +404,8 @@ impl Stages<'_> {
         }
         let loader = self.with_recorded(decoded.recorded)?;
         let mut feed = Again::new(loader, self.start, None);
-        let run = watched.run("decoded images in memory", &mut feed, &FREE, 0.08)?;
-        found.without_decoding = Some(run.samples_per_second);
+        let name = "decoded images in memory";
+        found.without_decoding = watched.rate(name, &mut feed, 0.08, &mut found.not_measured)?;
         Ok(())
     }
 

@@ -41,6 +41,14 @@ const ASLEEP: f64 = 0.15;
 /// Work that is on a core less than this share of its time has to share its core.
 const SHARED_CORE: f64 = 0.6;
 
+/// A loader that is slower than this share of what the trainer can use is waited for, sooner or later.
+const TOO_SLOW: f64 = 0.8;
+/// Batches in the making for each worker, where that is not known: torch's default.
+const AHEAD_OF_A_WORKER: f64 = 2.0;
+/// Batches made ahead hide a wait for at most so many times as long as their number tells: the run
+/// without a step was at another time.
+const HIDES: f64 = 2.0;
+
 /// Joining and handing over is the cause from this share of a sample's time.
 const HAND_OVER_SHARE: f64 = 0.4;
 
@@ -200,7 +208,7 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares) -> Cause {
     if evidence.batches == 0 {
         return Cause::Unknown;
     }
-    if evidence.wait_share() < NEGLIGIBLE {
+    if evidence.wait_share() < NEGLIGIBLE && !is_hidden(evidence) {
         return Cause::Trainer;
     }
     if is_epoch_start(evidence) {
@@ -260,6 +268,19 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares) -> Cause {
         Some(Kind::HandOver) => Cause::HandOver,
         Some(Kind::Code) => Cause::Code,
     }
+}
+
+/// The loader is too slow for the trainer, which does not wait yet as it uses what was made before.
+/// A long run without a wait is the better witness: what was made ahead is used up after some
+/// batches.
+pub(super) fn is_hidden(evidence: &Evidence) -> bool {
+    let Some(real) = evidence.ceilings.real.filter(|_| has_step(evidence)) else { return false };
+    let share = real / evidence.wanted();
+    let ahead = match evidence.ahead {
+        0 => AHEAD_OF_A_WORKER * evidence.workers as f64,
+        ahead => ahead as f64,
+    };
+    share < TOO_SLOW && evidence.batches as f64 * (1.0 - share) <= HIDES * ahead
 }
 
 /// The mean wait for a batch.

@@ -618,8 +618,29 @@ fn nothing_is_promised_that_the_machine_does_not_have() {
     confined.worker_time = WorkerTime { busy: 38.0, cpu: 9.5, idle: 1.0, memory: 0.0 };
     (confined.machine_cores_busy, confined.process_cores) = (Some(7.0), Some(1.0));
     let verdict = judge(&confined);
-    assert_eq!(
-        (verdict.cause, verdict.advice[0].predicted),
-        (Cause::StarvedCores, Some(2366.8639053254437))
-    );
+    assert_eq!(verdict.cause, Cause::StarvedCores, "{verdict:#?}");
+    let promised = verdict.advice[0].predicted.unwrap();
+    assert!((promised - 2.0 / 0.000845).abs() < 1e-6, "{promised}");
+}
+
+/// The loader is half as fast as the trainer, and a few batches were made before the first step.
+#[test]
+fn batches_made_ahead_do_not_acquit_the_loader() {
+    let mut evidence = decoding();
+    (evidence.batches, evidence.samples, evidence.ahead) = (6, 384, 8);
+    (evidence.wait_seconds, evidence.step_seconds) = (0.0, 0.384);
+    evidence.ceilings.real = Some(500.0);
+    let verdict = judge(&evidence);
+    assert_eq!(verdict.cause, Cause::Decode, "{verdict:#?}");
+    let said = "The trainer waited 0 % of the time. That will not last, as it used what was made before: the loader gives 500 images/s, and it can use 1,000. Cause: JPEG decoding";
+    assert!(verdict.sentence.starts_with(said), "{}", verdict.sentence);
+    // A loader that is about as fast, and many batches without a wait.
+    evidence.ceilings.real = Some(850.0);
+    assert_eq!(judge(&evidence).cause, Cause::Trainer);
+    evidence.ceilings.real = Some(500.0);
+    (evidence.batches, evidence.samples, evidence.step_seconds) = (600, 38_400, 38.4);
+    assert_eq!(judge(&evidence).cause, Cause::Trainer);
+    // Nobody makes anything ahead where there are no workers.
+    (evidence.batches, evidence.ahead, evidence.workers) = (6, 0, 0);
+    assert_eq!(judge(&evidence).cause, Cause::Trainer);
 }

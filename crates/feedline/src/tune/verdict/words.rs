@@ -265,7 +265,16 @@ pub(super) fn sentence(
         return format!("{waited} Nothing to gain here: the trainer is the limit.");
     }
     let label = if has_step(evidence) { "Cause" } else { "Limit" };
-    let mut text = format!("{waited} {label}: {}.", reason(evidence, shares, cause));
+    let hidden = match evidence.wait_share() < cause::NEGLIGIBLE && cause::is_hidden(evidence) {
+        true => format!(
+            " That will not last, as it used what was made before: the loader gives {} {}/s, and it can use {}.",
+            count(ability(evidence)),
+            unit(evidence),
+            count(evidence.wanted())
+        ),
+        false => String::new(),
+    };
+    let mut text = format!("{waited}{hidden} {label}: {}.", reason(evidence, shares, cause));
     if let Some(best) = advice.first() {
         text.push(' ');
         text.push_str(&best.text);
