@@ -52,6 +52,7 @@ pub use ranking::{as_good, equals, ranking, workers_of};
 pub use result::{
     Benchmark, Configuration, Diagnosis, Interval, Machine, StageRow, Summary, Warning,
 };
+pub(crate) use stages::noise;
 pub use stages::stage_rows;
 pub use statistics::mean_and_deviation;
 pub use step::TrainStep;

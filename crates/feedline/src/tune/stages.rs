@@ -42,10 +42,44 @@ pub fn stage_rows(evidence: &Evidence) -> Vec<StageRow> {
     rows.collect()
 }
 
+/// Less work cannot be slower: what was measured below this share of everything real is noise.
+const NOISE: f64 = 0.97;
+
+/// What to know of stages that were measured as slower without them.
+pub(crate) fn noise(stages: &[StageRow], real: Option<f64>) -> Vec<String> {
+    let Some(real) = real else { return Vec::new() };
+    let below = |stage: &&StageRow| stage.measured_if_free.is_some_and(|free| free < NOISE * real);
+    let told = stages.iter().filter(below).map(|stage| {
+        format!(
+            "{} if it were free: {:.0} samples/s were measured, less than everything real ({real:.0}). That is noise of the machine; nothing is gained there.",
+            stage.name,
+            stage.measured_if_free.unwrap_or(0.0)
+        )
+    });
+    told.collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tune::{Ceilings, StageCost};
+
+    #[test]
+    fn less_work_that_is_slower_is_noise() {
+        let row = |name: &str, measured_if_free| StageRow {
+            name: name.to_owned(),
+            measured_if_free,
+            ..StageRow::default()
+        };
+        let rows = [row("read", Some(90.0)), row("decode", Some(99.0)), row("copy", None)];
+        let said = noise(&rows, Some(100.0));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].starts_with("read if it were free: 90 samples/s were measured"),
+            "{said:?}"
+        );
+        assert!(noise(&rows, None).is_empty());
+    }
 
     #[test]
     fn the_scarcer_of_workers_and_cores_decides() {

@@ -26,7 +26,7 @@ use crate::spec::{OnError, SourceKind, SourceSpec, Spec, Subset, Workers};
 use crate::store::{Files, Store};
 use crate::tune::{
     Cause, Ceilings, Diagnosis, Evidence, FREE, Feed, GoingOn, LEAST_BATCHES, Machine, PackTrial,
-    Run, TrainStep, Watched, Workload, judge, leave_out_ready, memory_available, stage_rows,
+    Run, TrainStep, Watched, Workload, judge, leave_out_ready, memory_available, noise, stage_rows,
     too_short,
 };
 
@@ -154,6 +154,7 @@ impl Diagnose {
                 _ => None,
             };
         }
+        evidence.remarks.extend(noise(&stages, found.ceilings.real));
         evidence.pipeline = self.named.clone();
         let mut verdict = judge(&evidence);
         if verdict.cause == Cause::Decode && !watched.stopped {

@@ -141,11 +141,22 @@ fn pack_with_index(evidence: &Evidence) -> Option<Advice> {
 /// Samples that stay in memory are neither read nor decoded in later epochs.
 fn from_memory(evidence: &Evidence) -> Option<Advice> {
     let decodes = evidence.heaviest().is_some_and(|(stage, _)| kind(stage) == Kind::Decode);
-    (decodes && native(evidence)).then(|| Advice {
-        text: "Keeping decoded images in memory spares decoding from the second epoch on, if they fit."
-            .to_owned(),
+    let free = evidence.without_decoding.map(|rate| measured(evidence, rate));
+    let useless = free.is_some_and(|free| free < WORTH_A_WORD * ability(evidence));
+    if !decodes || !native(evidence) || useless {
+        return None;
+    }
+    let bring = match free {
+        Some(free) => raise(evidence, free),
+        None => "spares decoding".to_owned(),
+    };
+    Some(Advice {
+        text: format!(
+            "Keeping decoded images in memory {bring} from the second epoch on, if they fit."
+        ),
+        command: None,
         code: Some("cache={\"hold\": \"decoded\", \"required\": False}".to_owned()),
-        ..Advice::default()
+        predicted: free,
     })
 }
 

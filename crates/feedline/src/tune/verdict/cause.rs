@@ -75,8 +75,10 @@ pub(super) const TOO_MANY: f64 = 2.0;
 /// in each other's way: short pieces of work often wait for a core before they begin, not in between.
 const FAR_TOO_MANY: f64 = 4.0;
 
-/// Cores count as busy from this share on.
+/// Cores count as busy from this share on,
 const ALL_BUSY: f64 = 0.7;
+/// and if it takes other programs to make them so, from this one on: then few are left, for anybody.
+const MACHINE_BUSY: f64 = 0.9;
 
 /// What becomes of the time, as shares.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -173,9 +175,18 @@ impl Shares {
         fewer && evidence.cores < FEW_CORES && wanted
     }
 
-    /// All cores that the process may use are busy.
+    /// The workers use all cores that the process may use.
+    pub(super) fn uses_all(&self, evidence: &Evidence) -> bool {
+        self.cores_used >= ALL_BUSY * evidence.cores && self.cores_used > 0.0
+    }
+
+    /// All cores that the process may use are busy, whoever uses them.
     pub(super) fn all_busy(&self, evidence: &Evidence) -> bool {
-        self.cores_used >= ALL_BUSY * evidence.cores
+        let machine = match (evidence.machine_cores_busy, evidence.machine_cores) {
+            (Some(busy), Some(all)) => all > 0.0 && busy >= MACHINE_BUSY * all,
+            _ => false,
+        };
+        self.uses_all(evidence) || machine
     }
 }
 

@@ -644,3 +644,53 @@ fn batches_made_ahead_do_not_acquit_the_loader() {
     (evidence.batches, evidence.ahead, evidence.workers) = (6, 0, 0);
     assert_eq!(judge(&evidence).cause, Cause::Trainer);
 }
+
+#[test]
+fn code_without_a_name_is_named_once() {
+    let mut evidence = decoding();
+    evidence.executor = Executor::Processes;
+    evidence.stages = vec![stage("your code", 0.02, 0.0001)];
+    let sentence = judge(&evidence).sentence;
+    assert!(sentence.contains("Cause: your code waits, for files"), "{sentence}");
+    evidence.stages = vec![stage("your code", 0.02, 0.019)];
+    let sentence = judge(&evidence).sentence;
+    assert!(sentence.contains("Cause: your code, 100 % of CPU"), "{sentence}");
+}
+
+#[test]
+fn cores_that_others_use_are_not_idle() {
+    let mut evidence = decoding();
+    assert_eq!(judge(&evidence).resource, Resource::Workers);
+    evidence.machine_cores_busy = Some(7.8);
+    let verdict = judge(&evidence);
+    assert_eq!((verdict.cause, verdict.resource), (Cause::Decode, Resource::AllCores));
+    let sign =
+        "All cores busy and the GPU still waiting (4.8 of 8 cores used, 2.8 by other programs)";
+    assert!(verdict.signs.iter().any(|known| known == sign), "{:?}", verdict.signs);
+}
+
+/// Eight of 64 cores are not few, and yet whoever asks why is to hear of it.
+#[test]
+fn fewer_cores_than_the_machine_has_are_a_sign() {
+    let mut evidence = decoding();
+    (evidence.workers, evidence.worker_time.cpu, evidence.machine_cores) = (8, 78.0, Some(64.0));
+    let verdict = judge(&evidence);
+    assert_eq!(verdict.cause, Cause::Decode);
+    let sign = "Fewer cores than the machine has: affinity or cgroup give this process 8 of 64";
+    assert!(verdict.signs.iter().any(|known| known.starts_with(sign)), "{:?}", verdict.signs);
+    evidence.worker_time.cpu = 20.0;
+    assert!(!judge(&evidence).signs.iter().any(|known| known.starts_with("Fewer cores")));
+}
+
+#[test]
+fn what_was_measured_without_decoding_is_foretold() {
+    let said = |without_decoding: Option<f64>| {
+        let advice = judge(&Evidence { without_decoding, ..decoding() }).advice;
+        advice.into_iter().find(|one| one.text.starts_with("Keeping decoded images"))
+    };
+    assert_eq!(said(None).unwrap().predicted, None);
+    let told = said(Some(4000.0)).unwrap();
+    assert_eq!(told.predicted, Some(4000.0));
+    assert!(told.text.contains("would raise 1,450 to about 4,000 images/s"), "{told:?}");
+    assert_eq!(said(Some(1500.0)), None, "it was measured and brings nothing");
+}

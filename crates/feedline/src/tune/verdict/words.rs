@@ -99,6 +99,14 @@ fn waits_in_code(evidence: &Evidence) -> bool {
     evidence.heaviest_by_time().is_some_and(|stage| kind(stage) == Kind::Code)
 }
 
+/// The program's own code by its name, if it has one.
+fn own_code(name: &str) -> String {
+    match name {
+        "" | "your code" => "your code".to_owned(),
+        name => format!("your code ({name})"),
+    }
+}
+
 /// The heaviest work in words, with its share of the processor time.
 fn work(evidence: &Evidence) -> String {
     let Some((stage, share)) = evidence.heaviest() else { return "making samples".to_owned() };
@@ -108,7 +116,7 @@ fn work(evidence: &Evidence) -> String {
         Kind::Transform => "transforms".to_owned(),
         Kind::Read => "unpacking what is read".to_owned(),
         Kind::HandOver => format!("joining and handing over ({})", stage.name),
-        Kind::Code => format!("your code ({})", stage.name),
+        Kind::Code => own_code(&stage.name),
     };
     format!("{name}, {} of CPU", show_percent(share))
 }
@@ -124,7 +132,8 @@ fn reason(evidence: &Evidence, shares: &Shares, cause: Cause) -> String {
             let (name, seconds, cpu) =
                 stage.map_or(("", 0.0, 0.0), |s| (&*s.name, s.seconds, s.cpu_seconds));
             format!(
-                "your code ({name}) waits, for files, a network or a sleep: {} of a sample, {} of it on a core",
+                "{} waits, for files, a network or a sleep: {} of a sample, {} of it on a core",
+                own_code(name),
                 show_time(seconds),
                 show_time(cpu)
             )
@@ -318,7 +327,16 @@ pub(super) fn signs(evidence: &Evidence, shares: &Shares, found: Cause) -> Vec<S
         signs.push(format!("One core at 100 % while others idle ({used})"));
     }
     if waits && busy {
-        signs.push(format!("All cores busy and the GPU still waiting ({used})"));
+        let others = evidence.cores_of_others().filter(|others| *others >= SOME_CORES);
+        let others = others.map_or(String::new(), |by| format!(", {by:.1} by other programs"));
+        signs.push(format!("All cores busy and the GPU still waiting ({used}{others})"));
+    }
+    let machine = evidence.machine_cores.unwrap_or(0.0);
+    if waits && machine >= evidence.cores + 1.0 && shares.uses_all(evidence) {
+        signs.push(format!(
+            "Fewer cores than the machine has: affinity or cgroup give this process {cores} of {}, and it uses them all",
+            count(machine)
+        ));
     }
     let reading = [Cause::ReadLatency, Cause::ReadBandwidth, Cause::SlowPlace].contains(&found);
     if waits && reading {
