@@ -98,7 +98,7 @@ impl Watch {
         let first = match place.look() {
             Seen::Snapshot(snapshot) => snapshot,
             Seen::Silent(error) => return Err(failed(format!("{}: {error}", place.name()))),
-            Seen::Ended => return Err(failed(format!("{} has ended", place.name()))),
+            Seen::Ended => return Err(failed(nobody_at(&place))),
         };
         if self.once {
             line(&first, output)?;
@@ -120,6 +120,16 @@ impl Watch {
 }
 
 const NOBODY: &str = "no process of yours that loads data with feedline was found: it can be watched from its first batch on, by the same user on the same machine, unless FEEDLINE_WATCH=0 forbids it";
+
+/// For a place where nobody is. A process that was found a moment ago was there.
+fn nobody_at(place: &Place) -> String {
+    match place {
+        Place::Process(_) => format!("{} has ended", place.name()),
+        Place::Page(address) => format!(
+            "nobody answers at {address}: the process may have ended, or the address is another one's"
+        ),
+    }
+}
 
 /// The folders that were searched.
 fn places() -> String {

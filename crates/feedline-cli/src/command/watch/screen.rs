@@ -12,7 +12,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, RenderDirection, Sparkline, Wrap};
 
-use super::view::{View, queue, used_of};
+use super::view::{View, makers, queue, used_of};
 use crate::signals::Signals;
 use crate::terminal::{printable, shortened, show_count};
 use feedline::spec::read::show_bytes;
@@ -112,20 +112,26 @@ fn draw(frame: &mut Frame<'_>, view: &View, colour: bool) {
         0 | 1 => 1,
         several => several.min(4) as u16 + 1,
     };
+    let rows = view.loader().map_or_else(Vec::new, |loader| rows(view, loader, &painter));
+    // On a low screen the figures matter more than the frame around the sentence.
+    let framed = usize::from(area.height) >= rows.len() + usize::from(lines) + 5;
     let [top, said, figures, keys] = Layout::vertical([
         Constraint::Length(2),
-        Constraint::Length(lines + 2),
+        Constraint::Length(if framed { lines + 2 } else { 1 }),
         Constraint::Min(1),
         Constraint::Length(1),
     ])
     .areas(area);
     heading(frame, view, &painter, top);
-    let block = Block::new().borders(Borders::ALL).title(" verdict ").border_style(verdict.1);
-    let text = Paragraph::new(verdict.0).wrap(Wrap { trim: true }).block(block);
-    frame.render_widget(text, said);
-    if let Some(loader) = view.loader() {
-        rows(frame, view, loader, &painter, figures);
+    if framed {
+        let block = Block::new().borders(Borders::ALL).title(" verdict ").border_style(verdict.1);
+        let text = Paragraph::new(verdict.0).wrap(Wrap { trim: true }).block(block);
+        frame.render_widget(text, said);
+    } else {
+        let text = shortened(&verdict.0, usize::from(said.width), true).into_owned();
+        frame.render_widget(Line::styled(text, verdict.1), said);
     }
+    put_all(frame, rows, &painter, figures);
     let several = if view.snapshot.loaders.len() > 1 { " · Tab next loader" } else { "" };
     let hidden = match view.snapshot.hidden {
         0 => String::new(),
@@ -192,7 +198,7 @@ enum Picture<'a> {
     Words(String),
 }
 
-fn rows(frame: &mut Frame<'_>, view: &View, loader: &LoaderNow, painter: &Painter, area: Rect) {
+fn rows<'a>(view: &'a View, loader: &'a LoaderNow, painter: &Painter) -> Vec<Row<'a>> {
     let blue = painter.paint(Color::Cyan);
     let waited = loader.wait_share;
     let mut rows = vec![
@@ -223,7 +229,10 @@ fn rows(frame: &mut Frame<'_>, view: &View, loader: &LoaderNow, painter: &Painte
     rows.extend(loader.memory.map(|memory| Row {
         name: "memory",
         value: used_of(memory),
-        picture: Picture::Bar(memory.used as f64 / memory.limit.max(1) as f64, blue),
+        picture: match memory.limit {
+            0 => Picture::Words("no budget".to_owned()),
+            limit => Picture::Bar(memory.used as f64 / limit as f64, blue),
+        },
     }));
     let slowest = loader.stages.iter().map(|stage| stage.seconds).fold(0.0, f64::max).max(1e-12);
     rows.extend(loader.stages.iter().map(|stage| Row {
@@ -231,11 +240,11 @@ fn rows(frame: &mut Frame<'_>, view: &View, loader: &LoaderNow, painter: &Painte
         value: format!("{} a sample", show_time(stage.seconds)),
         picture: Picture::Bar(stage.seconds / slowest, painter.paint(Color::Blue)),
     }));
-    let (snapshot, by) = (&view.snapshot, loader.executor.as_deref().unwrap_or("workers"));
+    let snapshot = &view.snapshot;
     rows.push(Row {
         name: "batches",
         value: show_count(loader.batches),
-        picture: Picture::Words(format!("of {} by {} {by}", loader.batch_size, loader.workers)),
+        picture: Picture::Words(format!("of {} by {}", loader.batch_size, makers(loader))),
     });
     rows.push(Row {
         name: "process",
@@ -252,12 +261,22 @@ fn rows(frame: &mut Frame<'_>, view: &View, loader: &LoaderNow, painter: &Painte
             latest.map_or_else(String::new, |bad| format!("{}: {}", bad.name, bad.reason)),
         ),
     });
-    for (number, row) in rows.into_iter().enumerate() {
-        let y = area.y + number as u16;
-        if y >= area.bottom() {
-            break;
-        }
-        put(frame, row, painter, Rect { y, height: 1, ..area });
+    rows
+}
+
+/// As many rows as there is room for; the last line says how many are not shown.
+fn put_all(frame: &mut Frame<'_>, rows: Vec<Row<'_>>, painter: &Painter, area: Rect) {
+    let room = usize::from(area.height);
+    let shown = if rows.len() > room { room.saturating_sub(1) } else { rows.len() };
+    let left = rows.len() - shown;
+    let line = |number: usize| Rect { y: area.y + number as u16, height: 1, ..area };
+    for (number, row) in rows.into_iter().take(shown).enumerate() {
+        put(frame, row, painter, line(number));
+    }
+    if left > 0 && room > 0 {
+        let lines = if left == 1 { "line" } else { "lines" };
+        let text = format!("{left} more {lines}: enlarge the window");
+        frame.render_widget(Line::styled(text, painter.quiet()), line(shown));
     }
 }
 
@@ -367,6 +386,16 @@ pub(super) mod tests {
             }
             assert!(!screen.contains('\u{1b}'), "a name steers the terminal");
         }
+    }
+
+    #[test]
+    fn a_low_screen_says_what_it_leaves_out() {
+        let view = View::new(snapshot());
+        let low = drawn(&view, 60, 15);
+        assert!(low.contains("quarantined") && low.contains("The trainer waited"), "{low}");
+        let lower = drawn(&view, 60, 10);
+        assert!(lower.contains("more lines") && lower.contains("Tab next loader"), "{lower}");
+        assert!(!lower.contains("quarantined"), "{lower}");
     }
 
     #[test]

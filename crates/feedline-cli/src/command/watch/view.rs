@@ -23,7 +23,7 @@ pub(super) struct View {
 
 impl View {
     pub(super) fn new(snapshot: Snapshot) -> Self {
-        let chosen = snapshot.loaders.first().map_or(0, |loader| loader.id);
+        let chosen = snapshot.busiest().map_or(0, |loader| loader.id);
         let mut view = View {
             snapshot: Snapshot::default(),
             chosen,
@@ -40,7 +40,11 @@ impl View {
         self.silent = false;
         self.snapshot = snapshot;
         if self.loader().is_none() {
-            self.choose(self.snapshot.loaders.first().map(|loader| loader.id));
+            // A new loader for each epoch is one to who looks.
+            match self.snapshot.heir(self.chosen).map(|heir| heir.id) {
+                Some(heir) => self.chosen = heir,
+                None => self.choose(self.snapshot.busiest().map(|loader| loader.id)),
+            }
         }
         let Some(loader) = self.loader() else { return };
         let rate = Some(loader.samples_per_second.max(0.0).round() as u64);
@@ -79,6 +83,17 @@ pub(super) fn queue(queue: Queue) -> String {
     format!("{} of {}", queue.ready, queue.most)
 }
 
+/// Who makes the batches.
+pub(super) fn makers(loader: &LoaderNow) -> String {
+    let (one, several) = match loader.executor.as_deref() {
+        Some("inline") => return "the program itself".to_owned(),
+        Some("threads") => ("thread", "threads"),
+        Some("processes") => ("process", "processes"),
+        _ => ("worker", "workers"),
+    };
+    format!("{} {}", loader.workers, if loader.workers == 1 { one } else { several })
+}
+
 pub(super) fn used_of(memory: Memory) -> String {
     match memory.limit {
         0 => show_bytes(memory.used),
@@ -93,6 +108,27 @@ mod tests {
     #[test]
     fn figures_in_words() {
         assert_eq!(used_of(Memory { used: 5, limit: 0 }), show_bytes(5));
+        let mut loader = super::super::screen::tests::snapshot().loaders.remove(0);
+        assert_eq!(makers(&loader), "4 workers");
+        loader.workers = 1;
+        for (executor, expected) in
+            [("processes", "1 process"), ("threads", "1 thread"), ("torch", "1 worker")]
+        {
+            loader.executor = Some(executor.to_owned());
+            assert_eq!(makers(&loader), expected);
+        }
+    }
+
+    #[test]
+    fn the_loader_used_most_is_shown_and_its_heir_goes_on() {
+        let mut seen = super::super::screen::tests::snapshot();
+        seen.loaders[1].samples_per_second = 3000.0;
+        let mut view = View::new(seen.clone());
+        assert_eq!(view.loader().map(|loader| loader.id), Some(1));
+        (seen.loaders[1].id, seen.loaders[1].earlier) = (7, vec![1]);
+        view.add(seen);
+        assert_eq!(view.loader().map(|loader| loader.id), Some(7));
+        assert_eq!(view.rates.len(), 2, "the past is kept");
     }
 
     #[test]
