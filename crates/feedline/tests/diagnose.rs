@@ -12,7 +12,7 @@ use feedline::sample::DType;
 use feedline::source::{Arrays, Column};
 use feedline::spec::{DecodeSpec, OpSpec, SourceFormat, SourceKind};
 use feedline::store::{Delayed, Files, Store, Throttled};
-use feedline::tune::{Cause, Diagnosis, Machine, TrainStep};
+use feedline::tune::{Cause, Diagnosis, Machine, Resource, TrainStep};
 use feedline::{Builder, Loader};
 use support::{Folder, jpeg};
 
@@ -113,6 +113,12 @@ fn disturbed(diagnosis: &Diagnosis) -> bool {
     diagnosis.evidence.cores_of_others().is_some_and(|others| others > 0.5)
 }
 
+fn is_right(diagnosis: &Diagnosis, cause: Cause, resource: Resource, sign: &str) -> bool {
+    let verdict = &diagnosis.verdict;
+    let seen = sign.is_empty() || verdict.signs.iter().any(|known| known.starts_with(sign));
+    (verdict.cause, verdict.resource) == (cause, resource) && seen
+}
+
 /// One test at a time: each of them wants all cores, and would be the other's injected fault.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -127,12 +133,15 @@ fn the_verdict_names_what_was_injected() {
     let data = Data::new();
     let cores = feedline::tune::cores();
     let all_cores = cores as u64;
-    type Case<'a> = (&'a str, Cause, Box<dyn Fn() -> Option<Diagnosis> + 'a>);
+    // What is injected, what must be found, and how the sign begins that belongs to it, if any.
+    type Found = (Cause, Resource);
+    type Case<'a> = (&'a str, Found, &'a str, Box<dyn Fn() -> Option<Diagnosis> + 'a>);
     let plain = |diagnose: Diagnose| Some(run(diagnose.step(STEP).seconds(2.0)));
     let cases: Vec<Case<'_>> = vec![
         (
             "a store of 100 kB/s",
-            Cause::ReadBandwidth,
+            (Cause::ReadBandwidth, Resource::DiskBandwidth),
+            "Cores idle and the GPU waiting",
             Box::new(|| {
                 let store = Throttled::new(files(), 100_000);
                 plain(data.small().store(Arc::new(store)).diagnose())
@@ -140,17 +149,20 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "reads that take 40 ms",
-            Cause::ReadLatency,
+            (Cause::ReadLatency, Resource::RequestLatency),
+            "Cores idle and the GPU waiting",
             Box::new(|| plain(data.small().store(Arc::new(slow_requests(40))).diagnose())),
         ),
         (
             "the same from shards",
-            Cause::ReadLatency,
+            (Cause::ReadLatency, Resource::RequestLatency),
+            "Cores idle and the GPU waiting",
             Box::new(|| plain(data.shards().store(Arc::new(slow_requests(40))).diagnose())),
         ),
         (
             "one slow shard",
-            Cause::SlowPlace,
+            (Cause::SlowPlace, Resource::RequestLatency),
+            "Cores idle and the GPU waiting",
             Box::new(|| {
                 let store = slow_requests(100).only("000003");
                 let diagnose = data.shards().store(Arc::new(store)).diagnose();
@@ -159,7 +171,8 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "one slow folder",
-            Cause::SlowPlace,
+            (Cause::SlowPlace, Resource::RequestLatency),
+            "Cores idle and the GPU waiting",
             Box::new(|| {
                 let store = slow_requests(100).only("class4");
                 plain(data.small().store(Arc::new(store)).diagnose())
@@ -167,12 +180,14 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "slow decoding",
-            Cause::Decode,
+            (Cause::Decode, Resource::AllCores),
+            "All cores busy and the GPU still waiting",
             Box::new(|| plain(data.large().num_workers(all_cores).diagnose())),
         ),
         (
             "a heavy transform",
-            Cause::Transform,
+            (Cause::Transform, Resource::AllCores),
+            "All cores busy and the GPU still waiting",
             Box::new(|| {
                 let mut builder = data.small().batch_size(16).num_workers(all_cores);
                 for _ in 0..4 {
@@ -185,7 +200,8 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "a tiny memory budget",
-            Cause::Memory,
+            (Cause::Memory, Resource::Memory),
+            "Memory spikes",
             Box::new(|| {
                 // Room for one image of 1600 x 1200 at a time, and four workers that want one.
                 plain(data.large().num_workers(4).memory(11_000_000).diagnose())
@@ -193,7 +209,8 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "one core of several",
-            Cause::StarvedCores,
+            (Cause::StarvedCores, Resource::AllCores),
+            "Fewer cores than the machine has",
             Box::new(|| {
                 let work = || run(data.large().num_workers(2).diagnose().step(STEP).seconds(2.0));
                 if cores > 1 { on_one_core(work) } else { None }
@@ -201,7 +218,8 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "one worker",
-            Cause::TooFewWorkers,
+            (Cause::TooFewWorkers, Resource::OneCore),
+            "One core at 100 % while others idle",
             Box::new(|| {
                 let diagnosis = || plain(data.large().num_workers(1).diagnose());
                 if cores > 1 { diagnosis() } else { None }
@@ -209,7 +227,8 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "no workers",
-            Cause::TooFewWorkers,
+            (Cause::TooFewWorkers, Resource::OneCore),
+            "One core at 100 % while others idle",
             Box::new(|| {
                 let diagnosis = || plain(data.large().num_workers(0).diagnose());
                 if cores > 1 { diagnosis() } else { None }
@@ -217,12 +236,14 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "sixteen workers for each core",
-            Cause::TooManyWorkers,
+            (Cause::TooManyWorkers, Resource::AllCores),
+            "Too many workers",
             Box::new(|| plain(data.large().num_workers(16 * all_cores).diagnose())),
         ),
         (
             "epochs that are left early",
-            Cause::EpochStart,
+            (Cause::EpochStart, Resource::None),
+            "Slow epoch starts",
             Box::new(|| {
                 let builder = data.small().store(Arc::new(slow_requests(20))).num_workers(4);
                 let step = TrainStep::Fixed(0.15);
@@ -231,7 +252,8 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "large rows to copy",
-            Cause::HandOver,
+            (Cause::HandOver, Resource::AllCores),
+            "",
             Box::new(|| {
                 let builder = Loader::over(arrays(32, 4_000_000)).batch_size(8);
                 plain(builder.num_workers(all_cores).diagnose())
@@ -239,7 +261,8 @@ fn the_verdict_names_what_was_injected() {
         ),
         (
             "a trainer that is slow",
-            Cause::Trainer,
+            (Cause::Trainer, Resource::None),
+            "",
             Box::new(|| {
                 let builder = Loader::over(arrays(64, 1000)).batch_size(4).num_workers(1);
                 Some(run(builder.diagnose().step(TrainStep::Fixed(0.1)).seconds(5.0)))
@@ -250,12 +273,12 @@ fn the_verdict_names_what_was_injected() {
     let mut judged = 0;
     let mut wrong = Vec::new();
     println!("{:<32} {:<16} {:<16} sentence", "injected", "expected", "found");
-    for (name, expected, diagnose) in &cases {
+    for (name, (expected, resource), sign, diagnose) in &cases {
         let mut last = None;
         for _ in 0..3 {
             let Some(diagnosis) = diagnose() else { break };
             // On a machine that nobody else uses, the first answer counts.
-            let again = diagnosis.verdict.cause != *expected && disturbed(&diagnosis);
+            let again = !is_right(&diagnosis, *expected, *resource, sign) && disturbed(&diagnosis);
             last = Some(diagnosis);
             if !again {
                 break;
@@ -279,7 +302,18 @@ fn the_verdict_names_what_was_injected() {
         let works = [Cause::Decode, Cause::Transform, Cause::TooManyWorkers].contains(expected);
         let truth = works && verdict.cause == Cause::StarvedCores && disturbed(&diagnosis);
         judged += 1;
-        if verdict.cause != *expected && !truth {
+        // Others who use the cores change what is at its limit, and what is seen of it.
+        let right = match disturbed(&diagnosis) {
+            true => verdict.cause == *expected,
+            false => is_right(&diagnosis, *expected, *resource, sign),
+        };
+        // A slow place is named, not only said to be there.
+        let place = match *name {
+            "one slow shard" => "000003",
+            "one slow folder" => "class4",
+            _ => "",
+        };
+        if !(truth || right && verdict.sentence.contains(place)) {
             wrong.push(format!("{name}: {verdict:#?}\n{:#?}", diagnosis.evidence));
         }
     }

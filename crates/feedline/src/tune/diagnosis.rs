@@ -195,8 +195,10 @@ pub fn diagnose_feed(
     let mut watched = Watched::new(going_on, seconds);
     // The stages are looked into at the end of a run, so the free one comes first.
     let mut ceilings = Ceilings::default();
-    let mut not_measured =
-        vec!["Encoded samples in memory: the program's own code reads them.".to_owned()];
+    let mut not_measured = vec![
+        "Encoded samples in memory: the program's own code reads them.".to_owned(),
+        "Final batches again, and stages if they were free: only batches are seen of the program's own code, not what it makes them of.".to_owned(),
+    ];
     if workload.step != TrainStep::None {
         let name = "everything real, without the step";
         ceilings.real = watched.rate(name, feed, 0.25, &mut not_measured)?;
@@ -312,6 +314,8 @@ mod tests {
             diagnose_feed("code", machine, &mut SlowStep, workload, 0.4, &mut going_on).unwrap();
         let Ceilings { real, step, replayed, .. } = found.ceilings;
         assert_eq!(replayed, None);
+        let notes = &found.evidence.not_measured;
+        assert!(notes.iter().any(|note| note.starts_with("Final batches again")), "{notes:?}");
         let (real, step) = (real.unwrap(), step.unwrap());
         assert!(step < 400.0 && step < real, "the step takes 10 ms of 4 samples: {step} {real}");
         // A stage can be faster than the step.
