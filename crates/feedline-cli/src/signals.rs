@@ -83,8 +83,8 @@ pub(crate) struct Patience {
 impl Patience {
     /// Until it is dropped. With `json` the error is told on standard output, too.
     pub(crate) fn begin(signals: &Signals, timeout: Duration, json: bool) -> Self {
-        let part = "opening it".to_owned();
-        let wait = Arc::new(Mutex::new(Wait { part, batches: 0, since: Instant::now() }));
+        let wait = Wait { part: String::new(), batches: 0, since: Instant::now() };
+        let wait = Arc::new(Mutex::new(wait));
         // The real one: what user code prints goes elsewhere.
         let stdout = match json {
             true => io::stdout().as_fd().try_clone_to_owned().ok().map(File::from),
@@ -139,9 +139,13 @@ fn say(text: &str) {
 
 /// Ends the process, at once: other threads are in the middle of something, and run on.
 fn give_up(wait: &Wait, timeout: Duration, stdout: Option<&File>) {
-    let (seconds, Wait { part, batches, .. }) = (timeout.as_secs_f64(), wait);
+    let seconds = timeout.as_secs_f64();
+    let place = match wait.batches {
+        0 => "from the beginning".to_owned(),
+        batches => format!("after {batches} of \"{}\"", wait.part),
+    };
     let message = format!(
-        "no batch for {seconds:.0} s, after {batches} of \"{part}\": it hangs, or takes longer than --timeout allows"
+        "no batch for {seconds:.0} s, {place}: it hangs, or takes longer than --timeout allows"
     );
     say(&format!("error: {message}"));
     if let Some(mut stdout) = stdout {

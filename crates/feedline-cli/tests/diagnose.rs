@@ -65,6 +65,8 @@ fn wrong_flags_are_explained() {
         (&["--train-step", "train.py:step"], 2, "Python code"),
         (&["--seconds", "0"], 2, "0.5 to 3600"),
         (&["--batches", "0"], 2, "--batches"),
+        (&["--timeout", "0s"], 2, "more than 0"),
+        (&["--train-step", "5s", "--timeout", "1s"], 1, "no batch for 1 s, from the beginning"),
         (&["--set", "workers=3"], 2, "workers"),
     ] {
         let told = complaint(&[&["diagnose", photos()], arguments].concat(), code);
@@ -73,6 +75,15 @@ fn wrong_flags_are_explained() {
     assert!(complaint(&["diagnose", "no-such-folder"], 1).contains("no-such-folder"));
     let python = complaint(&["diagnose", "train:make_loader"], 1);
     assert!(python.contains("pip install feedline"), "{python}");
+}
+
+#[test]
+fn few_batches_are_remarked_on() {
+    let step = ["--train-step", "200ms", "--seconds", "0.5", "--batch-size", "4"];
+    let found = json(&[&["diagnose", photos()], &step[..]].concat(), 0);
+    assert!(found["evidence"]["batches"].as_u64().unwrap() > 0, "{:#}", found["evidence"]);
+    let remarks = found["evidence"]["remarks"].to_string();
+    assert!(remarks.contains("Too short to tell: ") && remarks.contains("--seconds "), "{remarks}");
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(crate) struct Diagnose {
     #[arg(long, value_name = "S", default_value_t = 20.0, value_parser = read_seconds)]
     seconds: f64,
 
-    /// It is ended if no batch comes for so long.
+    /// It is ended if a batch, with its step, takes longer than this.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = some_time)]
     timeout: Duration,
 
