@@ -202,7 +202,7 @@ fn more_cores(evidence: &Evidence, shares: &Shares) -> Advice {
     // Without a figure where it is none, such as "from 2,620 to 2,620".
     let bring = |predicted: f64| match predicted >= WORTH_A_WORD * rate {
         true => (raise(evidence, predicted), Some(predicted)),
-        false => ("would be waited for less".to_owned(), None),
+        false => ("would let workers work all of their time".to_owned(), None),
     };
     if shares.confined(evidence) {
         // Those that others use are not to be had.
