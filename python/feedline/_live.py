@@ -126,6 +126,8 @@ def open_dashboard(asked: bool | int | None) -> str | None:
     port = _port_of(asked)
     if port is not None:
         url: str | None = _native.dashboard(port)
+        if port and url is not None and f":{port}/" not in url:
+            _tell_once(f"dashboard={port}: a process has one page, and this one's has another port already")
     elif asked is None and not is_worker():
         url = _as_the_environment_says(os.environ.get(_VARIABLE, ""))
     else:

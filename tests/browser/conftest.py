@@ -92,7 +92,6 @@ class Visit:
         assert self.complaints == []
         assert self.requests == [address]
 
-
     def texts(self) -> list[str]:
         """What was drawn on canvases."""
         found: list[str] = self.page.evaluate("texts_drawn.map(({ text }) => text)")

@@ -213,7 +213,9 @@ def test_the_page_can_be_opened_from_outside(runtime: Path) -> None:
         assert refused.returncode == 1 and "token" in refused.stderr
 
 
-def test_the_dashboard_argument(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dashboard_argument(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("FEEDLINE_DASHBOARD", raising=False)
     with feedline.Loader(THREE) as plain:
         assert plain.dashboard_url is None
@@ -229,6 +231,9 @@ def test_the_dashboard_argument(capfd: pytest.CaptureFixture[str], monkeypatch: 
         assert third.dashboard_url is None
     assert not capfd.readouterr().err, "it is told once"
     assert feedline.Loader.from_spec({"source": THREE}, dashboard=True).dashboard_url == url
+    with feedline.Loader(THREE, dashboard=1) as elsewhere:
+        assert elsewhere.dashboard_url == url
+    assert "dashboard=1: a process has one page" in caplog.text
 
 
 def test_quarantined_samples_are_named(runtime: Path, tmp_path: Path) -> None:

@@ -270,7 +270,7 @@
       const half = Math.max(interval.high - interval.mean, interval.mean - interval.low);
       return half > 0 ? `${count(interval.mean)} ± ${count(half)}` : count(interval.mean);
     };
-    const headings = ["configuration", "samples/s", "against baseline", "waited", "busy", "wait p50", "wait p99", "first batch", "epoch turnover", "CPU a sample", "peak memory"];
+    const headings = ["configuration", "samples/s", "against baseline", "waited", "busy", "mean wait", "wait p50", "wait p99", "first batch", "epoch turnover", "CPU a sample", "peak memory"];
     const rows = data.configurations.map((one) => {
       const name = element("span", {}, one.name,
         one.best ? element("span", { className: "mark good" }, "best") : null,
@@ -283,7 +283,7 @@
       }
       const cells = [name, spread(summary.samples_per_second),
         known(one.speedup) ? `${one.speedup.toFixed(2)} ×` : "–", ...[summary.wait_share, summary.busy_share].map((share) => (data.has_step ? percent(share.mean) : "–")),
-        seconds(summary.wait.p50), seconds(summary.wait.p99), seconds(summary.first_batch_seconds.mean),
+        seconds(summary.wait.mean), seconds(summary.wait.p50), seconds(summary.wait.p99), seconds(summary.first_batch_seconds.mean),
         seconds(summary.turnover_seconds?.mean), seconds(summary.cpu_seconds_per_sample), bytes(summary.peak_memory)];
       cells.mark = one.best ? "best" : "";
       return cells;
