@@ -284,6 +284,15 @@ pub(crate) fn write_with(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> Result<(), Failure> {
+    // A device, such as /dev/null, is written to: a rename would put a file in its place.
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        let written = File::options().write(true).open(path).and_then(|file| {
+            let mut file = BufWriter::new(file);
+            write(&mut file)?;
+            file.flush()
+        });
+        return written.map_err(|source| cannot_write(path, source));
+    }
     let partial = partial_of(path);
     let written = File::create(&partial).and_then(|file| {
         let mut file = BufWriter::new(file);
@@ -301,6 +310,22 @@ pub(crate) fn write_with(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_stays_one() {
+        let folder = std::env::temp_dir().join(format!("feedline-device-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let write = |name: &str, device: &str| {
+            let link = folder.join(name);
+            std::os::unix::fs::symlink(device, &link).unwrap();
+            let written = write_whole(&link, b"text");
+            assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+            written
+        };
+        assert!(write("null", "/dev/null").is_ok());
+        assert!(write("full", "/dev/full").is_err());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn transforms_in_words() {
