@@ -70,8 +70,12 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = os.environ.get("FEEDLINE_PICTURES")
     if made:
         return Path(made)
-    command = ["cargo", "run", "--release", "--quiet", "-p", "feedline-view", "--example", "pictures", "--"]
-    run([*command, str(folder)], cwd=ROOT, check=True, timeout=1800)
+    # Of the whole workspace, as the tests of the crates are: for one crate alone, others would be built
+    # once more with other features.
+    build = ["cargo", "build", "--release", "--quiet", "--workspace", "--example", "pictures"]
+    run(build, cwd=ROOT, check=True, timeout=1800)
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+    run([target / "release" / "examples" / "pictures", folder], cwd=ROOT, check=True, timeout=300)
     return folder
 
 

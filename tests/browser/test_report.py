@@ -68,7 +68,8 @@ def benched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(picture).save(folder / "photos" / "class" / f"{place}.png")
     command = [sys.executable, "-m", "feedline", "bench", str(folder / "photos"), "--quiet"]
     command += ["--workers", "1,2", "--prefetch", "1,4", "--batch-sizes", "4,8", "--train-step", "2ms"]
-    command += ["--epochs", "2", "--repeats", "2", "--report", str(folder / "report.html")]
+    # Long enough for memory to be looked at several times.
+    command += ["--epochs", "60", "--repeats", "2", "--report", str(folder / "report.html")]
     run(command, check=True, timeout=300, capture_output=True)
     return folder / "report.html"
 
