@@ -99,7 +99,7 @@ fn mistakes_are_named() {
     assert!(message(&["watch"], 1).contains("no process of yours"));
     assert!(message(&["watch", "photos"], 2).contains("\"photos\" is neither"));
     assert!(message(&["watch", "1"], 1).contains("process 1 cannot be watched"));
-    assert!(message(&["watch", "http://127.0.0.1:1/x/"], 1).contains("has ended"));
+    assert!(message(&["watch", "http://127.0.0.1:1/x/"], 1).contains("nobody answers"));
     assert!(message(&["watch", "https://example.org/"], 1).contains("no address of a dashboard"));
     assert!(message(&["run", "photos", "--dashboard=no"], 2).contains("--dashboard"));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

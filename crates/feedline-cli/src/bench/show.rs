@@ -54,7 +54,7 @@ fn cells(benchmark: &Benchmark, configuration: &Configuration, mark: &str) -> Ve
         name,
         rate(configuration, summary),
         factor(benchmark, summary).map_or_else(String::new, |factor| format!("{factor:.1}x")),
-        [summary.wait.mean, summary.wait.p50, summary.wait.p99].map(show_time).join(" / "),
+        waits([summary.wait.mean, summary.wait.p50, summary.wait.p99]),
         match has_step(benchmark) {
             true => show_percent(summary.busy_share.mean),
             false => "-".to_owned(),
@@ -64,6 +64,18 @@ fn cells(benchmark: &Benchmark, configuration: &Configuration, mark: &str) -> Ve
         show_time(summary.cpu_seconds_per_sample),
         show_bytes(summary.peak_memory),
     ]
+}
+
+/// Times side by side; the unit is said once where they share it, as tables are wide enough.
+fn waits(seconds: [f64; 3]) -> String {
+    let shown = seconds.map(show_time);
+    let parts = shown.each_ref().map(|time| time.split_once(' ').unwrap_or((time, "")));
+    match parts {
+        [(a, unit), (b, second), (c, third)] if unit == second && unit == third => {
+            format!("{a}/{b}/{c} {unit}")
+        }
+        _ => shown.join("/"),
+    }
 }
 
 /// What the columns are.
@@ -295,6 +307,13 @@ mod tests {
             sentence,
             "Best: workers=2: 310 samples/s, 3.1 times workers=0, the trainer busy 83 % of the time."
         );
+    }
+
+    #[test]
+    fn waits_share_their_unit() {
+        assert_eq!(waits([0.0031, 0.0026, 0.0038]), "3.1/2.6/3.8 ms");
+        assert_eq!(waits([0.026, 28e-6, 0.119]), "26 ms/28 µs/119 ms");
+        assert_eq!(waits([0.0; 3]).matches('/').count(), 2);
     }
 
     #[test]

@@ -509,7 +509,7 @@ mod tests {
         assert_eq!(kept(60.0, 1.4, 2.0), None);
         // There is room for them where this process may not run.
         assert_eq!(kept(160.0, 6.0, 8.0), Some(80.0));
-        assert_eq!(kept(160.0, 6.0, 7.0), None);
+        assert_eq!(kept(160.0, 6.5, 7.0), None);
     }
 
     #[test]
