@@ -59,7 +59,10 @@ class Teller:
         if now >= self._due:
             self._due = now + _PAUSE
             with contextlib.suppress(Error):
-                self._warn(self._report())
+                report = self._report()
+                # The step of the newest batch is not over yet: of few batches that says nothing.
+                if report["batches"] >= _LEAST_BATCHES:
+                    self._warn(report)
 
     def tell(self, number: int | None = None) -> None:
         """Tells how the newest epoch went, once; nothing if `number` is that of another one."""
@@ -73,6 +76,9 @@ class Teller:
             report = self._report()
             if LOGGER.isEnabledFor(logging.INFO) and report["samples"] > 0:
                 LOGGER.info("%s", line(report))
+            if number is None and report["batches"] < _LEAST_BATCHES:
+                # It was left early: how long the last step took is not known.
+                return
             self._warn(report)
             self._seconds += report["seconds"]
             self._batches += report["batches"]

@@ -87,12 +87,12 @@ def test_epochs_that_are_left_early_are_told_and_warned_of(name, end, caplog, mo
     with caplog.at_level(logging.INFO, "feedline"):
         for _ in range(3):
             for number, _ in enumerate(loader):
-                if number == 5 and end == "break":
+                if number == 9 and end == "break":
                     break
         loader.close()
     told = [line for line in (LINE.fullmatch(record.message) for record in caplog.records) if line]
     assert [line[1] for line in told] == ["0", "1", "2"]
-    assert {line[2] for line in told} == {"96" if end == "end" else "48"}
+    assert {line[2] for line in told} == {"96" if end == "end" else "80"}
     if name != "native":
         assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
 
@@ -258,3 +258,17 @@ def test_a_wait_ends_with_its_failure():
     with pytest.raises(feedline.TooManyFailuresError):
         next(iter(loader))
     assert loader.stats()["waiting_seconds"] is None
+
+
+def test_an_epoch_that_has_just_begun_is_no_reason_to_warn(caplog, monkeypatch):
+    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(_observe, "_PAUSE", 0.0)
+    for name in ("native", "threads", "torch"):
+        loader = LOADERS[name]()
+        for _ in range(2):
+            for _ in loader:
+                time.sleep(0.1)
+        for _ in range(12):
+            next(iter(loader))
+        loader.close()
+    assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]
