@@ -24,6 +24,7 @@ __all__ = [
     "Writer",
     "__version__",
     "apply_transforms",
+    "auto_workers",
     "cores",
     "cuda_problem",
     "dashboard",
