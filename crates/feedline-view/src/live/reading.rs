@@ -20,6 +20,8 @@ pub(super) struct Reading {
     pub(super) wait_p50_seconds: Option<f64>,
     pub(super) wait_p99_seconds: Option<f64>,
     pub(super) stages: Vec<StageTime>,
+    /// Samples that these are of.
+    pub(super) timed: f64,
     /// Ready, open, most.
     pub(super) queue: Option<(u64, u64, u64)>,
     /// Used, limit.
@@ -34,7 +36,6 @@ pub(super) struct StageTime {
     pub(super) name: String,
     /// Of all samples that were timed.
     pub(super) seconds: f64,
-    pub(super) timed: f64,
 }
 
 impl Reading {
@@ -43,8 +44,7 @@ impl Reading {
         let (work, flow) = (&stats.work, &stats.flow);
         let stages = work.parts.iter().map(|part| StageTime {
             name: part.name.to_owned(),
-            seconds: part.seconds * part.timed as f64,
-            timed: part.timed as f64,
+            seconds: part.seconds * work.timed as f64,
         });
         Reading {
             batches: work.batches,
@@ -59,6 +59,7 @@ impl Reading {
             wait_p50_seconds: Some(work.waits.p50),
             wait_p99_seconds: Some(work.waits.p99),
             stages: stages.collect(),
+            timed: work.timed as f64,
             queue: Some((flow.ready, flow.open, flow.ahead)),
             memory: Some((flow.used, flow.limit)),
             workers: None,
@@ -74,9 +75,9 @@ impl Reading {
         let samples = count(&value["samples"]);
         let parts = value["seconds_per_sample"].as_object();
         let stages = parts.into_iter().flatten().filter_map(|(name, mean)| {
-            let (name, timed) = (name.chars().take(40).collect(), samples as f64);
-            let seconds = mean.as_f64().filter(|mean| mean.is_finite() && *mean >= 0.0)? * timed;
-            Some(StageTime { name, seconds, timed })
+            let mean = mean.as_f64().filter(|mean| mean.is_finite() && *mean >= 0.0)?;
+            let name = name.chars().take(40).collect();
+            Some(StageTime { name, seconds: mean * samples as f64 })
         });
         let (queue, memory) = (&value["queue"], &value["memory"]);
         let workers = &value["workers"];
@@ -93,6 +94,7 @@ impl Reading {
             wait_p50_seconds: seconds("wait_p50_seconds"),
             wait_p99_seconds: seconds("wait_p99_seconds"),
             stages: stages.take(super::history::STAGES).collect(),
+            timed: samples as f64,
             queue: queue.is_object().then(|| {
                 let at = |key: &str| count(&queue[key]);
                 (at("ready"), at("open"), at("most"))
@@ -114,13 +116,13 @@ impl Reading {
 
     /// Seconds of a sample in each stage since `before`; since the beginning if none was timed.
     pub(super) fn stages_since(&self, before: &Reading) -> Vec<(String, f64)> {
+        let timed = self.timed - before.timed;
         let since = self.stages.iter().map(|stage| {
             let old = before.stages.iter().find(|old| old.name == stage.name);
-            let (seconds, timed) = old.map_or((0.0, 0.0), |old| (old.seconds, old.timed));
-            let mean = if stage.timed > timed {
-                (stage.seconds - seconds).max(0.0) / (stage.timed - timed)
+            let mean = if timed > 0.0 {
+                (stage.seconds - old.map_or(0.0, |old| old.seconds)).max(0.0) / timed
             } else {
-                stage.seconds / stage.timed.max(1.0)
+                stage.seconds / self.timed.max(1.0)
             };
             (stage.name.clone(), mean)
         });

@@ -86,17 +86,16 @@ fn stages(
     time: &WorkerTime,
 ) -> Vec<StageCost> {
     let made = new.samples_made.saturating_sub(old.samples_made).max(1) as f64;
+    let timed = new.timed.saturating_sub(old.timed);
     let mut stages: Vec<StageCost> = new
         .parts
         .iter()
         .map(|part| {
             let earlier = old.parts.iter().find(|earlier| earlier.name == part.name);
-            let (seconds, timed) =
-                earlier.map_or((0.0, 0), |e| (e.seconds * e.timed as f64, e.timed));
-            let count = part.timed.saturating_sub(timed);
-            let seconds = match count {
+            let before = earlier.map_or(0.0, |part| part.seconds * old.timed as f64);
+            let seconds = match timed {
                 0 => part.seconds,
-                count => (part.seconds * part.timed as f64 - seconds).max(0.0) / count as f64,
+                timed => (part.seconds * new.timed as f64 - before).max(0.0) / timed as f64,
             };
             StageCost { name: part.name.to_owned(), seconds, cpu_seconds: seconds }
         })

@@ -99,7 +99,7 @@ struct Sample<'a, 'w> {
 impl Sample<'_, '_> {
     fn transform(&mut self, mut image: Image<'_>) -> Result<(), Trouble> {
         let chain = &self.plan.chain;
-        if let Some(row) = self.plan.recorded.as_ref().and_then(|all| all.rows.get(&self.draws))
+        if let Some(row) = self.plan.recorded.as_ref().and_then(|all| all.row(self.draws.1))
             && row.len() == self.out.len()
         {
             self.out.copy_from_slice(row);
@@ -241,9 +241,27 @@ impl Worker {
         self.mean = (self.mean * 3 + time / (rows.len().max(1) as u32)) / 4;
         shared.counters[self.number].finished(rows.len() as u64, times);
         if let Some(mut whole) = shared.flow.finish(slice, outcome) {
-            mix(&shared.plan, &mut whole);
+            self.mix(&mut whole, every);
             // All rows were in hand, so there is nothing more to close.
             let _ = shared.flow.finish(whole, Outcome::default());
+        }
+    }
+
+    /// Mixes a whole batch, which is a part of transforming it. Of its samples, one in `every` is
+    /// timed.
+    fn mix(&self, whole: &mut Slice, every: u64) {
+        let (shared, began) = (&*self.shared, Instant::now());
+        let cpu = shared.observed.load(Ordering::Relaxed).then(thread_cpu);
+        mix(&shared.plan, whole);
+        let Some(before) = cpu else { return };
+        let (ended, counters) = (Instant::now(), &shared.counters[self.number]);
+        let times = Times { wall: ended - began, cpu: thread_cpu().saturating_sub(before) };
+        counters.finished(0, times);
+        counters.part(Part::Transform, times.wall / every as u32);
+        if let Some(timeline) = shared.timeline.get() {
+            let (begin, end) = (timeline.at(began), timeline.at(ended));
+            let span = Span { activity: Activity::Transform, begin, end, batch: whole.batch };
+            timeline.worker(self.number).into_iter().for_each(|lane| lane.push(span));
         }
     }
 
@@ -354,7 +372,9 @@ impl Worker {
         let mut watch = Stopwatch::start(&shared.counters[self.number], look, recorder);
         // A panic in a decoder is that sample's error. What it left behind is thrown away.
         let made = catch_unwind(AssertUnwindSafe(|| {
-            self.make_fields(plan, pick, draws, slice, row, &mut watch)
+            self.make_fields(plan, pick, draws, slice, row, &mut watch)?;
+            watch.finished();
+            Ok(())
         }));
         made.unwrap_or_else(|payload| {
             self.decoder = Decoder::new();

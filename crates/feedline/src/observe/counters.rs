@@ -61,7 +61,7 @@ pub struct WorkerCounters {
     idle: AtomicU64,
     memory_wait: AtomicU64,
     part_time: [AtomicU64; 4],
-    part_count: [AtomicU64; 4],
+    timed: AtomicU64,
     read_cpu: AtomicU64,
     read_cpu_of: AtomicU64,
     reads: Histogram,
@@ -99,9 +99,9 @@ impl WorkerCounters {
         self.memory_wait.fetch_add(nanos(time), Relaxed);
     }
 
-    fn part(&self, part: Part, time: Duration) {
+    /// Counts the time of a part of samples that are timed.
+    pub fn part(&self, part: Part, time: Duration) {
         self.part_time[part as usize].fetch_add(nanos(time), Relaxed);
-        self.part_count[part as usize].fetch_add(1, Relaxed);
     }
 }
 
@@ -162,6 +162,14 @@ impl<'a> Stopwatch<'a> {
         }
         self.last = Some(now);
         Some(time)
+    }
+
+    /// The sample is made. A part may have had several laps, one for each field, or none, as with
+    /// what is kept in memory: its time is of a sample all the same.
+    pub fn finished(&self) {
+        if self.last.is_some() {
+            self.counters.timed.fetch_add(1, Relaxed);
+        }
     }
 
     /// The counters behind it.
@@ -255,8 +263,6 @@ pub struct PartFigures {
     pub name: &'static str,
     /// Seconds per sample, from the samples that were timed.
     pub seconds: f64,
-    /// How many were timed.
-    pub timed: u64,
 }
 
 /// All counters, added up.
@@ -302,6 +308,8 @@ pub struct Figures {
     pub idle_seconds: f64,
     /// Seconds that workers stood in line for memory, all together.
     pub memory_wait_seconds: f64,
+    /// Samples whose parts were timed.
+    pub timed: u64,
     /// Mean times of a sample's parts.
     pub parts: Vec<PartFigures>,
 }
@@ -323,10 +331,11 @@ pub fn figures(consumer: &ConsumerCounters, workers: &[WorkerCounters]) -> Figur
     let first = consumer.first_batch.load(Relaxed);
     let waiting = consumer.waiting().map(|time| time.as_secs_f64());
     let longest = seconds(consumer.longest_wait.load(Relaxed));
+    let timed = sum(&|w| &w.timed);
     let parts = Part::ALL.into_iter().filter_map(|(part, name)| {
-        let timed = sum(&|w| &w.part_count[part as usize]);
         let total = sum(&|w| &w.part_time[part as usize]);
-        (timed > 0).then(|| PartFigures { name, seconds: seconds(total) / timed as f64, timed })
+        let known = timed > 0 && total > 0;
+        known.then(|| PartFigures { name, seconds: seconds(total) / timed as f64 })
     });
     Figures {
         batches: consumer.batches.load(Relaxed),
@@ -349,6 +358,7 @@ pub fn figures(consumer: &ConsumerCounters, workers: &[WorkerCounters]) -> Figur
         reads,
         idle_seconds: seconds(sum(&|w| &w.idle)),
         memory_wait_seconds: seconds(sum(&|w| &w.memory_wait)),
+        timed,
         parts: parts.collect(),
     }
 }
@@ -356,6 +366,24 @@ pub fn figures(consumer: &ConsumerCounters, workers: &[WorkerCounters]) -> Figur
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_is_of_a_sample_however_often_it_is_met() {
+        let worker = WorkerCounters::default();
+        for read in [20, 0] {
+            worker.part(Part::Read, Duration::from_millis(read));
+            (0..9).for_each(|_| worker.part(Part::Copy, Duration::from_millis(1)));
+            Stopwatch::start(&worker, Look::Times, None).finished();
+        }
+        Stopwatch::start(&worker, Look::Away, None).finished();
+        let found = figures(&ConsumerCounters::default(), &[worker]);
+        assert_eq!(found.timed, 2);
+        let of = |name| found.parts.iter().find(|part| part.name == name).unwrap().seconds;
+        // All fields of a sample; and one of two was read.
+        assert!((of("copy") - 0.009).abs() < 1e-9, "{found:?}");
+        assert!((of("read") - 0.01).abs() < 1e-9, "{found:?}");
+        assert_eq!(found.parts.len(), 2);
+    }
 
     #[test]
     fn a_wait_counts_while_it_goes_on() {
