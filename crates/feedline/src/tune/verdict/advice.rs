@@ -17,7 +17,7 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares, cause: Cause) -> Vec<Ad
     let mut advice = match cause {
         Cause::Unknown | Cause::Trainer => Vec::new(),
         Cause::ReadLatency => {
-            let mut advice = vec![more_waiting(evidence)];
+            let mut advice: Vec<Advice> = more_waiting(evidence).into_iter().collect();
             advice.extend(shards(evidence));
             advice.extend(cached(evidence));
             advice
@@ -29,10 +29,11 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares, cause: Cause) -> Vec<Ad
         Cause::HandOver => hand_over(evidence, shares),
         Cause::EpochStart => epoch_start(evidence),
         Cause::Uneven => {
-            vec![more_ahead("More batches in the making bridge those that take long.")]
+            let text = "More batches in the making bridge those that take long.";
+            vec![more_ahead(evidence, text)]
         }
-        Cause::TooFewWorkers => more_workers(evidence).into_iter().collect(),
-        Cause::TooManyWorkers => vec![fewer_workers(evidence)],
+        Cause::TooFewWorkers => more_workers(evidence, shares).into_iter().collect(),
+        Cause::TooManyWorkers => vec![fewer_workers(evidence, shares)],
         Cause::StarvedCores => vec![more_cores(evidence, shares)],
         Cause::Decode | Cause::Transform | Cause::Code => Vec::new(),
     };
@@ -47,7 +48,7 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares, cause: Cause) -> Vec<Ad
     if work.contains(&cause) {
         advice.extend(less_work(evidence));
         if advice.iter().all(|one| one.code.as_deref().is_none_or(|c| !c.contains("num_workers"))) {
-            advice.extend(more_workers(evidence));
+            advice.extend(more_workers(evidence, shares));
         }
         advice.extend(from_memory(evidence));
     }
@@ -160,10 +161,17 @@ fn from_memory(evidence: &Evidence) -> Option<Advice> {
     })
 }
 
+/// Cores that the program uses for other work than loading: its own training step.
+fn cores_of_step(evidence: &Evidence, shares: &Shares) -> f64 {
+    evidence.process_cores.map_or(0.0, |own| (own - shares.cores_used).max(0.0))
+}
+
 /// Workers for cores that are idle: enough for the trainer, or one for each core that other programs
-/// leave. Half a core that they use is rounded away: it is often only now and then.
-fn more_workers(evidence: &Evidence) -> Option<Advice> {
-    let (now, most) = (makers(evidence), evidence.cores_left().round().min(evidence.cores.floor()));
+/// and the training step leave. Half a core that they use is rounded away: it is often only now and
+/// then.
+fn more_workers(evidence: &Evidence, shares: &Shares) -> Option<Advice> {
+    let left = evidence.cores_left() - cores_of_step(evidence, shares);
+    let (now, most) = (makers(evidence), left.round().min(evidence.cores.floor()));
     let rate = ability(evidence);
     if most < now + 1.0 || rate <= 0.0 {
         return None;
@@ -184,11 +192,18 @@ fn more_workers(evidence: &Evidence) -> Option<Advice> {
     })
 }
 
-fn fewer_workers(evidence: &Evidence) -> Advice {
-    let workers = evidence.cores.floor().max(1.0);
+fn fewer_workers(evidence: &Evidence, shares: &Shares) -> Advice {
+    let cores = evidence.cores.floor().max(1.0);
+    let workers = shares.useful_workers.ceil().max(cores);
+    // A sixteenth more is a matter of rounding, and of reads from the page cache.
+    let (workers, why) = match workers <= (cores * 1.0625).ceil() {
+        true => (cores, "one for each core"),
+        false => (workers, "of which some wait for bytes while others have the cores"),
+    };
+    let s = if workers > 1.0 { "s" } else { "" };
     Advice {
         text: format!(
-            "{workers} workers, one for each core, do the same with less memory and fewer switches."
+            "{workers} worker{s}, {why}, would do the same with less memory and fewer switches."
         ),
         code: Some(format!("num_workers={workers}")),
         ..Advice::default()
@@ -220,7 +235,7 @@ fn more_cores(evidence: &Evidence, shares: &Shares) -> Advice {
         };
     }
     // What others and the program's own step leave by now; what the workers use is theirs already.
-    let step = evidence.process_cores.map_or(0.0, |own| (own - shares.cores_used).max(0.0));
+    let step = cores_of_step(evidence, shares);
     let had = (evidence.cores - others - step).max(shares.cores_used).max(0.1);
     let by_others = match evidence.cores_of_others() {
         Some(_) => rate * (evidence.cores / had).max(1.0),
@@ -236,8 +251,8 @@ fn more_cores(evidence: &Evidence, shares: &Shares) -> Advice {
     }
 }
 
-/// Reads that wait cost no core: more of them at once.
-fn more_waiting(evidence: &Evidence) -> Advice {
+/// Reads that wait cost no core: more of them at once, unless that brings nothing any more.
+fn more_waiting(evidence: &Evidence) -> Option<Advice> {
     let (now, rate) = (makers(evidence), ability(evidence));
     // Beyond this, cores or the trainer are the limit.
     let cpu = evidence.cpu_of_a_sample();
@@ -253,7 +268,7 @@ fn more_waiting(evidence: &Evidence) -> Advice {
     };
     let needed = needed.clamp(now + 1.0, MOST_WORKERS.max(2 * evidence.workers) as f64);
     let predicted = possible(evidence, (rate * needed / now).min(ceiling));
-    Advice {
+    (predicted >= WORTH_A_WORD * rate).then(|| Advice {
         text: format!(
             "{} workers, which wait at the same time, {}.",
             count(needed),
@@ -262,7 +277,7 @@ fn more_waiting(evidence: &Evidence) -> Advice {
         command: None,
         code: Some(format!("num_workers={needed}")),
         predicted: Some(predicted),
-    }
+    })
 }
 
 fn shards(evidence: &Evidence) -> Option<Advice> {
@@ -320,13 +335,16 @@ fn slow_place(evidence: &Evidence) -> Vec<Advice> {
         ..Advice::default()
     }];
     if native(evidence) {
-        advice.push(more_ahead("More batches in the making bridge a slow read now and then."));
+        let text = "More batches in the making bridge a slow read now and then.";
+        advice.push(more_ahead(evidence, text));
     }
     advice
 }
 
-fn more_ahead(text: &str) -> Advice {
-    let code = Some("prefetch_factor=8".to_owned());
+fn more_ahead(evidence: &Evidence, text: &str) -> Advice {
+    // Twice as many as now, and no fewer than what usually bridges.
+    let now = (evidence.ahead as f64 / makers(evidence)).ceil();
+    let code = Some(format!("prefetch_factor={}", (2.0 * now).max(8.0)));
     Advice { text: text.to_owned(), code, ..Advice::default() }
 }
 
@@ -399,7 +417,8 @@ fn hand_over(evidence: &Evidence, shares: &Shares) -> Vec<Advice> {
     };
     let mut advice = if processes { vec![threads] } else { Vec::new() };
     if is_fast_enough(evidence, shares) && evidence.executor != Executor::Inline {
-        advice.push(more_ahead("More batches that are ready bridge those that take long."));
+        let text = "More batches that are ready bridge those that take long.";
+        advice.push(more_ahead(evidence, text));
     }
     advice.push(small);
     advice

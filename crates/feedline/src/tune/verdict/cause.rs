@@ -29,8 +29,9 @@ const LOCK_SHARE: f64 = 0.7;
 
 /// Reading is the cause if workers wait for bytes this share of the time that samples take,
 const READ_SHARE: f64 = 0.5;
-/// or this one, if samples are made twice as fast when their bytes are in memory.
+/// or this one, if samples are made so many times as fast when their bytes are in memory.
 const READ_SHARE_MEASURED: f64 = 0.25;
+const MUCH_FASTER: f64 = 2.0;
 
 /// Where no probe was made: smaller reads that take long are taken for slow requests.
 const SMALL_READ: f64 = 256_000.0;
@@ -68,7 +69,7 @@ const MOSTLY_WAITS: f64 = 0.3;
 /// Fewer cores than this are few for training, if the machine has half as many again and more.
 const FEW_CORES: f64 = 4.0;
 
-/// Workers for each core that are too many.
+/// Workers for each one that the cores have use for that are too many.
 pub(super) const TOO_MANY: f64 = 2.0;
 
 /// So many for each core are too many for work that needs a core, whether or not they are seen to be
@@ -101,6 +102,8 @@ pub(super) struct Shares {
     pub(super) cores_used: f64,
     /// What stages take, of the time that a sample keeps a worker.
     pub(super) explained: f64,
+    /// Workers that the cores have use for: while some wait for bytes, others have the cores.
+    pub(super) useful_workers: f64,
 }
 
 /// What a stage does, by its name.
@@ -145,6 +148,8 @@ impl Shares {
         };
         // Who has to share a core is off it while reading, too, and that is not the store's doing.
         let worked = cpu(&|kind| kind == Kind::Read) / on_core.max(0.05);
+        let waiting = (seconds(&|kind| kind == Kind::Read) - worked).max(0.0);
+        let on_cores = cpu(&|_| true);
         let passed = evidence.wait_seconds + evidence.step_seconds;
         // Where nobody watched the workers, they did what samples take.
         let known = time.total() > 0.0;
@@ -154,7 +159,7 @@ impl Shares {
         };
         Shares {
             reading: share(seconds(&|kind| kind == Kind::Read), all),
-            waiting: share(seconds(&|kind| kind == Kind::Read) - worked, all),
+            waiting: share(waiting, all),
             copying: share(seconds(&|kind| kind == Kind::HandOver), all),
             code: share(seconds(&|kind| kind == Kind::Code), all),
             on_core,
@@ -164,6 +169,10 @@ impl Shares {
             explained: match all > 0.0 && evidence.rate() > 0.0 {
                 true => all * evidence.rate() / makers(evidence),
                 false => 1.0,
+            },
+            useful_workers: match on_cores > 0.0 {
+                true => evidence.cores.max(1.0) * (1.0 + waiting / on_cores),
+                false => evidence.cores.max(1.0),
             },
         }
     }
@@ -229,7 +238,10 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares) -> Cause {
         return Cause::SlowPlace;
     }
     let remade = evidence.batches_remade as f64;
-    if shares.memory >= MEMORY_SHARE || remade >= REMADE_SHARE * evidence.batches as f64 {
+    let short = shares.memory >= MEMORY_SHARE || remade >= REMADE_SHARE * evidence.batches as f64;
+    // Within the same memory it was measured to be fast enough.
+    let acquitted = evidence.ceilings.real.is_some() && is_fast_enough(evidence, shares);
+    if short && !acquitted {
         return Cause::Memory;
     }
     if is_fast_enough(evidence, shares) && wait_of_a_batch(evidence) < HAND_OVER {
@@ -241,14 +253,24 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares) -> Cause {
         return Cause::InterpreterLock;
     }
     let ceilings = &evidence.ceilings;
-    let faster = matches!((ceilings.real, ceilings.prepared), (Some(a), Some(b)) if b >= 2.0 * a);
-    if shares.waiting >= READ_SHARE || faster && shares.waiting >= READ_SHARE_MEASURED {
+    let gain = match (ceilings.real, ceilings.prepared) {
+        (Some(real), Some(prepared)) if real > 0.0 => Some(prepared / real),
+        _ => None,
+    };
+    let faster = gain.is_some_and(|gain| gain >= MUCH_FASTER);
+    // Waits that others fill do not hold up: then the cores are the limit.
+    let filled = shares.uses_all(evidence) && gain.is_none_or(|gain| gain < FASTER);
+    if !filled && shares.waiting >= READ_SHARE || faster && shares.waiting >= READ_SHARE_MEASURED {
         return read_cause(evidence);
     }
     if shares.code >= 0.5 && shares.on_core < ASLEEP && makers(evidence) < 4.0 * evidence.cores {
         return Cause::ReadLatency;
     }
-    if shares.copying >= HAND_OVER_SHARE || hands_over(evidence, shares) {
+    // The engine's own workers do the copying: more of them do more of it.
+    let few = 2.0 * makers(evidence) <= evidence.cores && shares.busy >= 0.5;
+    let own = matches!(evidence.executor, Executor::Native | Executor::Inline);
+    let copies = shares.copying >= HAND_OVER_SHARE && !(few && own);
+    if copies || hands_over(evidence, shares) {
         return Cause::HandOver;
     }
     // Where workers had to share their cores, the loader was slower than without a step.
@@ -258,17 +280,20 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares) -> Cause {
             false => Cause::Uneven,
         };
     }
-    if 2.0 * makers(evidence) <= evidence.cores && shares.busy >= 0.5 {
+    if few {
         return Cause::TooFewWorkers;
     }
     if shares.confined(evidence) {
         return Cause::StarvedCores;
     }
-    if shares.on_core < SHARED_CORE {
-        let many = makers(evidence) > TOO_MANY * evidence.cores;
-        return if many { Cause::TooManyWorkers } else { Cause::StarvedCores };
+    if shares.on_core < SHARED_CORE && makers(evidence) > TOO_MANY * shares.useful_workers {
+        return Cause::TooManyWorkers;
     }
-    if makers(evidence) > FAR_TOO_MANY * evidence.cores {
+    // Workers that share the cores among themselves have them all the same.
+    if shares.on_core < SHARED_CORE && !shares.uses_all(evidence) {
+        return Cause::StarvedCores;
+    }
+    if makers(evidence) > FAR_TOO_MANY * shares.useful_workers {
         return Cause::TooManyWorkers;
     }
     match evidence.heaviest().map(|(stage, _)| kind(stage)) {
@@ -364,7 +389,8 @@ pub(super) fn resource(evidence: &Evidence, shares: &Shares, cause: Cause) -> Re
         Cause::Memory => Resource::Memory,
         Cause::InterpreterLock => Resource::InterpreterLock,
         Cause::StarvedCores | Cause::TooManyWorkers => Resource::AllCores,
-        Cause::TooFewWorkers => Resource::OneCore,
+        Cause::TooFewWorkers if makers(evidence) <= 1.0 => Resource::OneCore,
+        Cause::TooFewWorkers => Resource::Workers,
         Cause::Decode | Cause::Transform | Cause::Code | Cause::HandOver => {
             match shares.all_busy(evidence) {
                 true => Resource::AllCores,

@@ -8,6 +8,8 @@ mod advice;
 mod cause;
 mod paths;
 #[cfg(test)]
+mod regressions;
+#[cfg(test)]
 mod tests;
 mod words;
 

@@ -3,12 +3,12 @@
 use super::*;
 use crate::tune::evidence::{Ceilings, Executor, ReadProbe, SlowPlace, StageCost, WorkerTime};
 
-fn stage(name: &str, seconds: f64, cpu_seconds: f64) -> StageCost {
+pub(super) fn stage(name: &str, seconds: f64, cpu_seconds: f64) -> StageCost {
     StageCost { name: name.to_owned(), seconds, cpu_seconds }
 }
 
 /// 100 batches of 64 JPEGs on 8 cores that all work; the trainer waits 31 % of 10 seconds.
-fn decoding() -> Evidence {
+pub(super) fn decoding() -> Evidence {
     Evidence {
         executor: Executor::Native,
         batch_size: 64.0,

@@ -323,7 +323,8 @@ pub(super) fn signs(evidence: &Evidence, shares: &Shares, found: Cause) -> Vec<S
     let used = format!("{:.1} of {cores} cores used", shares.cores_used);
     let busy = shares.all_busy(evidence) && shares.cores_used > 0.0;
     let lock = found == Cause::InterpreterLock || evidence.executor == Executor::Inline;
-    if waits && evidence.cores > 1.0 && (lock || found == Cause::TooFewWorkers) && !busy {
+    let alone = found == Cause::TooFewWorkers && makers(evidence) <= 1.0;
+    if waits && evidence.cores > 1.0 && (lock || alone) && !busy {
         signs.push(format!("One core at 100 % while others idle ({used})"));
     }
     if waits && busy {
@@ -369,7 +370,7 @@ pub(super) fn signs(evidence: &Evidence, shares: &Shares, found: Cause) -> Vec<S
             evidence.batches_remade
         ));
     }
-    if makers(evidence) > cause::TOO_MANY * evidence.cores.max(1.0) && !reading {
+    if makers(evidence) > cause::TOO_MANY * shares.useful_workers && !reading {
         signs.push(format!("Too many workers ({} on {cores} cores)", evidence.workers));
     }
     signs
