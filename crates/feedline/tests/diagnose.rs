@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use feedline::engine::{Diagnose, Pack, PackOptions};
+use feedline::error::Fault;
 use feedline::pack::shards::Limit;
-use feedline::sample::DType;
+use feedline::sample::{DType, Location, Room};
 use feedline::source::{Arrays, Column};
 use feedline::spec::{DecodeSpec, OpSpec, SourceFormat, SourceKind};
 use feedline::store::{Delayed, Files, Store, Throttled};
@@ -349,6 +350,41 @@ fn parts_are_taken_out_of_the_way_and_it_can_be_ended_early() {
     let ended = ended.unwrap();
     assert_eq!((ended.run.batches, ended.ceilings.real), (3, None));
     assert!(ended.evidence.not_measured.iter().any(|note| note.contains("ended early")));
+}
+
+/// A disk behind a page cache: what was read once is read at once.
+struct FirstReads {
+    slow: Delayed,
+    fast: Arc<dyn Store>,
+    seen: Mutex<std::collections::HashSet<std::path::PathBuf>>,
+}
+
+impl Store for FirstReads {
+    fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
+        let first = self.seen.lock().unwrap().insert(location.path.to_owned());
+        if first { self.slow.read(location, room) } else { self.fast.read(location, room) }
+    }
+
+    fn size(&self, location: &Location<'_>) -> Result<u64, Fault> {
+        self.fast.size(location)
+    }
+}
+
+#[test]
+fn no_part_is_measured_on_what_another_one_has_read() {
+    let _alone = alone();
+    let data = Data::new();
+    let (slow, fast) = (slow_requests(40), files());
+    let store = Arc::new(FirstReads { slow, fast, seen: Mutex::default() });
+    let diagnosis = run(data.small().store(store).diagnose().step(STEP).seconds(2.0));
+    let verdict = &diagnosis.verdict;
+    assert_eq!(verdict.cause, Cause::ReadLatency, "{verdict:#?}");
+    let real = diagnosis.ceilings.real.unwrap();
+    assert!(real < 100.0, "two readers and 40 ms for each: {real}");
+    for row in diagnosis.stages.iter().filter(|row| ["decode", "transform"].contains(&&*row.name)) {
+        let measured = row.measured_if_free.unwrap();
+        assert!(measured < 2.0 * real, "reading stays: {row:?}, {real} with it");
+    }
 }
 
 #[test]

@@ -344,7 +344,10 @@ impl Flow {
             if !may_wait {
                 return Next::Idle;
             }
-            let short = state.slots.len() < state.ahead
+            // While the oldest batch is there to be taken, nobody waits for memory but for the program.
+            let hungry = state.slots.front().is_none_or(|slot| slot.remaining > 0);
+            let short = hungry
+                && state.slots.len() < state.ahead
                 && (!state.line.is_empty() || state.used + self.batch_bytes() > self.limit);
             let began = short.then(Instant::now);
             state = wait(&self.work, state);

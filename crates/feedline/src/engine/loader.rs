@@ -301,7 +301,7 @@ impl Loader {
         }
         self.placed = false;
         self.at_end = false;
-        self.engine.forget_wait();
+        self.engine.begin_epoch();
     }
 
     /// The next batch of the epoch; `None` at its end, until [`Loader::begin_epoch`].

@@ -1,14 +1,12 @@
 //! What stages made before, handed over again in their place, to see what a loader does without them.
 
-use std::collections::HashMap;
-
 use crate::image::{Excerpt, View};
 
 /// Output of stages. What is recorded of one takes its place.
 #[derive(Default)]
 pub(crate) struct Recorded {
-    /// Rows of images as they were transformed, by the key and the position of their draws.
-    pub(crate) rows: HashMap<(u64, u64), Box<[u8]>>,
+    /// Rows of images as they were transformed.
+    pub(crate) rows: Vec<Box<[u8]>>,
     /// Images as they were decoded.
     pub(crate) images: Vec<DecodedImage>,
 }
@@ -25,7 +23,15 @@ pub(crate) struct DecodedImage {
 impl Recorded {
     /// The image that stands for the one at `position`: all have their turn, however few they are.
     pub(super) fn image(&self, position: u64) -> Option<&DecodedImage> {
-        let turn = position.checked_rem(self.images.len() as u64)?;
-        self.images.get(turn as usize)
+        in_turn(&self.images, position)
     }
+
+    /// The row that stands for the one at `position`.
+    pub(super) fn row(&self, position: u64) -> Option<&[u8]> {
+        in_turn(&self.rows, position).map(|row| &**row)
+    }
+}
+
+fn in_turn<T>(all: &[T], position: u64) -> Option<&T> {
+    all.get(position.checked_rem(all.len() as u64)? as usize)
 }

@@ -177,8 +177,10 @@ impl Engine {
         Ok(done)
     }
 
-    /// Whatever the program waited for before, it does not want any more.
-    pub(super) fn forget_wait(&mut self) {
+    /// An epoch begins, be it the same one again. Whatever the program waited for before, it does not
+    /// want any more, and what it did since its last batch was no training step.
+    pub(super) fn begin_epoch(&mut self) {
+        self.handed = None;
         if !std::mem::take(&mut self.waited).is_zero() {
             self.shared.consumer.stops_asking(Duration::ZERO);
         }

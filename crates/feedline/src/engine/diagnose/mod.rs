@@ -122,7 +122,6 @@ impl Diagnose {
     ) -> Result<Diagnosis> {
         let mut watched = Watched::new(going_on, self.seconds);
         let loader = self.loader(&self.spec, self.store.clone())?;
-        let length = loader.len();
         let mut feed = LoaderFeed::new(loader, Some(SPANS));
         let run = watched.judged("everything real", &mut feed, &self.workload, JUDGED)?;
         let mut evidence = run.evidence.clone();
@@ -132,8 +131,9 @@ impl Diagnose {
         drop(feed);
         let mut found = Found::default();
         if !watched.stopped {
-            // Behind what was read already, so that the page cache does not help.
-            let start = (0, if run.batches < length { run.batches } else { 0 });
+            // Behind what was read already, and read ahead, so that the page cache does not help.
+            let read = run.batches.saturating_add(evidence.ahead);
+            let start = behind(read, plan.batches.count());
             let stages = Stages { of: self, plan: &plan, start };
             stages.measure(&mut watched, &run, &mut evidence, &mut found)?;
         }
@@ -259,11 +259,16 @@ struct Found {
     not_measured: Vec<String>,
 }
 
-/// Runs with parts out of the way, over the same batches each.
+/// Runs with parts out of the way. `start` is behind what was read already.
 struct Stages<'a> {
     of: &'a Diagnose,
     plan: &'a Plan,
     start: (u64, u64),
+}
+
+/// The epoch and the batch behind so many, in the first epoch as long as that has any.
+fn behind(batches: u64, length: u64) -> (u64, u64) {
+    (0, if batches < length { batches } else { 0 })
 }
 
 impl Stages<'_> {
@@ -274,15 +279,6 @@ impl Stages<'_> {
         evidence: &mut Evidence,
         found: &mut Found,
     ) -> Result<()> {
-        let read = evidence.stages.iter().find(|stage| stage.name == "read");
-        let all: f64 = evidence.stages.iter().map(|stage| stage.seconds).sum();
-        let reading = read.map_or(0.0, |read| read.seconds / all.max(1e-12));
-        if reading >= LITTLE_READING && watched.begin("reading alone", 0.05) {
-            // Behind what was read and what was read ahead.
-            let batches = run.batches.saturating_add(self.plan.ahead as u64);
-            let after = batches.saturating_mul(self.of.spec.batch_size);
-            evidence.read_probe = probe::reads(self.plan, after, self.of.seconds * 0.05);
-        }
         // The first run fills the memory that the second one reads from.
         let memory = Arc::new(Remembering::new(self.of.store.clone(), self.of.room()));
         let loader = self.of.loader(&self.of.spec, memory.clone())?;
@@ -296,6 +292,10 @@ impl Stages<'_> {
             }
             _ => watched.rate_of(name, &free, &mut found.not_measured),
         };
+        // Each begins behind what others have read, and read ahead.
+        let ahead = self.plan.ahead as u64;
+        let read = self.start.1.saturating_add(free.batches).saturating_add(ahead);
+        let read = self.probe(watched, read, evidence);
         // Reads are in the order of the batches: of those that are kept, the last may lack some.
         let count = (free.batches as f64 * memory.kept_share()).floor() as u64;
         if watched.stopped || count == 0 {
@@ -319,13 +319,28 @@ impl Stages<'_> {
         if kept.is_empty() || watched.stopped {
             return Ok(());
         }
-        self.without_transforms(watched, &kept, found)?;
-        self.without_decoding(watched, kept.len() as u64, found)?;
+        let read = self.without_transforms(watched, read, &kept, found)?;
+        self.without_decoding(watched, read, kept.len() as u64, found)?;
         let mut replayed = Replayed::new(kept);
         let name = "final batches again";
         found.ceilings.replayed =
             watched.rate(name, &mut replayed, 0.03, &mut found.not_measured)?;
         Ok(())
+    }
+
+    /// Reads some samples alone and together, behind `read` batches, if reading takes time; the
+    /// batches that are read then.
+    fn probe(&self, watched: &mut Watched<'_, '_>, read: u64, evidence: &mut Evidence) -> u64 {
+        let reads = evidence.stages.iter().find(|stage| stage.name == "read");
+        let all: f64 = evidence.stages.iter().map(|stage| stage.seconds).sum();
+        let reading = reads.map_or(0.0, |reads| reads.seconds / all.max(1e-12));
+        if reading < LITTLE_READING || !watched.begin("reading alone", 0.05) {
+            return read;
+        }
+        let batch_size = self.of.spec.batch_size.max(1);
+        let after = read.saturating_mul(batch_size);
+        evidence.read_probe = probe::reads(self.plan, after, self.of.seconds * 0.05);
+        read.saturating_add(probe::MOST.div_ceil(batch_size))
     }
 
     /// Makes the batches once more and keeps as many as memory allows.
@@ -347,28 +362,32 @@ impl Stages<'_> {
         Ok(kept)
     }
 
-    /// Reads and decodes, and writes the rows that were made before.
+    /// Reads, behind `read` batches that were read already, and decodes, and writes rows that were
+    /// made before; the batches that are read then.
     fn without_transforms(
         &self,
         watched: &mut Watched<'_, '_>,
+        read: u64,
         kept: &Kept,
         found: &mut Found,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let Some(recorded) = self.plan.image.as_ref().and_then(|_| kept.recorded()) else {
-            return Ok(());
+            return Ok(read);
         };
         let loader = self.with_recorded(recorded)?;
-        let mut feed = Again::new(loader, self.start, Some(kept.len() as u64));
+        let mut feed = Again::new(loader, behind(read, self.plan.batches.count()), None);
         let name = "transforms replayed";
-        found.without_transforms = watched.rate(name, &mut feed, 0.08, &mut found.not_measured)?;
-        Ok(())
+        let run = watched.run(name, &mut feed, &FREE, 0.08)?;
+        found.without_transforms = watched.rate_of(name, &run, &mut found.not_measured);
+        Ok(read.saturating_add(run.batches).saturating_add(self.plan.ahead as u64))
     }
 
-    /// Reads, and transforms what was decoded before: few images if memory has room for few, again
-    /// and again.
+    /// Reads, behind `read` batches that were read already, and transforms what was decoded before:
+    /// few images if memory has room for few, again and again.
     fn without_decoding(
         &self,
         watched: &mut Watched<'_, '_>,
+        read: u64,
         batches: u64,
         found: &mut Found,
     ) -> Result<()> {
@@ -404,7 +423,7 @@ impl Stages<'_> {
             ));
         }
         let loader = self.with_recorded(decoded.recorded)?;
-        let mut feed = Again::new(loader, self.start, None);
+        let mut feed = Again::new(loader, behind(read, self.plan.batches.count()), None);
         let name = "decoded images in memory";
         found.without_decoding = watched.rate(name, &mut feed, 0.08, &mut found.not_measured)?;
         Ok(())

@@ -17,6 +17,9 @@ const READERS: u64 = 4;
 const ENOUGH: usize = 64;
 const NEEDED: usize = 4;
 
+/// Samples that are read at most.
+pub(super) const MOST: u64 = ENOUGH as u64 * (1 + READERS);
+
 /// Reads samples of epoch 0 from position `after` on, alone and together, each of them once:
 /// `None` if too few could be read in time. It takes about `seconds`, and more where a few reads do.
 pub(super) fn reads(plan: &Plan, after: u64, seconds: f64) -> Option<ReadProbe> {

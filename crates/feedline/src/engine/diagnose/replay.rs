@@ -143,8 +143,8 @@ impl Store for Remembering {
 struct KeptBatch {
     /// All fields of one shape, and what the others hold.
     bytes: Vec<u8>,
-    /// Rows of the image, by the draws that they were made with.
-    images: Vec<((u64, u64), std::ops::Range<usize>)>,
+    /// Rows of the image.
+    images: Vec<std::ops::Range<usize>>,
     rows: u64,
 }
 
@@ -173,7 +173,6 @@ impl Kept {
         let mut kept =
             KeptBatch { bytes: Vec::new(), images: Vec::new(), rows: batch.rows() as u64 };
         let image = plan.image.as_ref().map(|image| image.field);
-        let key = crate::random::key(plan.spec.seed, batch.epoch(), 0);
         for field in 0..batch.fields().len() {
             let start = kept.bytes.len();
             if let Some(array) = batch.array(field) {
@@ -181,9 +180,8 @@ impl Kept {
                 let row_bytes = batch.fields()[field].row_bytes;
                 if image == Some(field) {
                     kept.images.extend((0..batch.rows()).map(|row| {
-                        let draws = plan.batches.row(batch.number(), row as u64).draws;
                         let at = start + row * row_bytes;
-                        ((key, draws), at..at + row_bytes)
+                        at..at + row_bytes
                     }));
                 }
             } else if let Some(ragged) = batch.ragged(field) {
@@ -198,8 +196,8 @@ impl Kept {
     pub(super) fn recorded(&self) -> Option<Recorded> {
         let mut recorded = Recorded::default();
         for batch in &self.batches {
-            for (draws, range) in &batch.images {
-                recorded.rows.insert(*draws, batch.bytes.get(range.clone())?.into());
+            for range in &batch.images {
+                recorded.rows.push(batch.bytes.get(range.clone())?.into());
             }
         }
         (!recorded.rows.is_empty()).then_some(recorded)
