@@ -135,6 +135,8 @@ struct Inside {
     epoch: u64,
     /// How things stood when it began.
     before: Stats,
+    /// How things stood when evidence was last asked for.
+    told: Stats,
 }
 
 /// A loader. Iterators are numbers: `begin` gives one, `next` takes it.
@@ -202,6 +204,7 @@ impl Loader {
                 generation: 0,
                 epoch: 0,
                 before: Stats::default(),
+                told: Stats::default(),
             }),
             process: AtomicU32::new(std::process::id()),
             waiting: AtomicU32::new(0),
@@ -341,10 +344,13 @@ impl Loader {
         told.map_err(|error| mismatch(&error.to_string()))
     }
 
-    /// All that is known of its stages and workers, as JSON.
+    /// What its stages and workers did since this was last asked for, as JSON.
     fn evidence(&self, py: Python<'_>) -> PyResult<String> {
-        let evidence = self
-            .with(py, |_, loader| Ok(loader.host().monitor().evidence_since(&Stats::default())))?;
+        let evidence = self.with(py, |inside, loader| {
+            let evidence = loader.host().monitor().evidence_since(&inside.told);
+            inside.told = loader.host().stats();
+            Ok(evidence)
+        })?;
         serde_json::to_string(&evidence).map_err(|error| mismatch(&error.to_string()))
     }
 

@@ -30,6 +30,19 @@ pub struct StageCost {
     pub cpu_seconds: f64,
 }
 
+impl StageCost {
+    /// Seconds that it waits for something else than a core: bytes, or what the program's own code
+    /// waits for. The engine's other work only ever lacks a core, which others have.
+    #[must_use]
+    pub fn waiting(&self) -> f64 {
+        let works = ["decode", "transform", "copy", "collate", "pickle", "hand over"];
+        match works.contains(&self.name.as_str()) {
+            true => 0.0,
+            false => (self.seconds - self.cpu_seconds).max(0.0),
+        }
+    }
+}
+
 /// What workers did, in seconds, all workers added up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerTime {

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::evidence::Evidence;
+use super::evidence::{Evidence, StageCost};
 use super::step::TrainStep;
 
 /// Workers beyond so many for each core are never advised.
@@ -36,7 +36,7 @@ impl Cost {
                 waiting: (work - time.cpu).max(0.0) / samples,
             });
         }
-        let waiting = (wall - on_core).max(0.0);
+        let waiting: f64 = evidence.stages.iter().map(StageCost::waiting).sum();
         // A stage's time includes moments without a core, which others had: the workers' processor
         // time does not.
         let cpu =
@@ -110,7 +110,7 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::{StageCost, WorkerTime};
+    use crate::tune::WorkerTime;
 
     #[test]
     fn the_rate_grows_to_what_the_cores_do() {
@@ -159,8 +159,9 @@ mod tests {
             assert!((cost.cpu - cpu).abs() < 1e-9 && (cost.waiting - waiting).abs() < 1e-9);
         };
         close(Cost::of(&evidence).unwrap(), 0.007, 0.003);
-        // Somebody else had the cores for a part of the time.
+        // Somebody else had the cores for a part of the time: decoding does not wait for bytes.
         evidence.worker_time.cpu = 3.5;
+        evidence.stages[1].cpu_seconds = 0.0025;
         close(Cost::of(&evidence).unwrap(), 0.0035, 0.003);
         // Waiting for memory is no part of making samples.
         evidence.worker_time.memory = 9.0;

@@ -89,7 +89,7 @@ pub struct NodePlan {
     pub wait_share: f64,
     /// Bytes a second that all together read.
     pub read_bytes_per_second: f64,
-    /// The node has cores and memory enough.
+    /// The node has cores and memory enough, and the trainers hardly wait.
     pub suffices: bool,
     /// A node that would do: cores and bytes for loading.
     pub node_cores: u64,
@@ -162,7 +162,7 @@ pub fn advise(node: &Node, measured: &Measured) -> NodePlan {
         memory_per_rank,
         wait_share: now.wait_share,
         read_bytes_per_second: measured.read_bytes * node.demand.rate() * node.gpus as f64,
-        suffices: node_cores <= node.cpus && fits,
+        suffices: node_cores <= node.cpus && fits && now.wait_share <= GOAL,
         node_cores,
         node_memory,
         packed,
@@ -214,6 +214,11 @@ fn sentences(node: &Node, measured: &Measured, plan: &NodePlan) -> Vec<String> {
         // Nobody waits for long where nothing starts.
         (_, true) => format!(
             "A node with {here} has too little memory: the loaders would not start, or wait for memory. It takes {enough}."
+        ),
+        _ if plan.node_cores <= node.cpus => format!(
+            "A node with {here} has cores enough, and yet {waits}: a sample waits {} for its bytes, so that {} read too little at a time. Nearer or larger reads help, not cores: local disks, shards, a cache.",
+            show_time(measured.cost.waiting),
+            counted(plan.workers_per_rank, "worker")
         ),
         _ => format!(
             "A node with {here} does not suffice with this reserve: {waits}. It takes {enough}."
@@ -352,6 +357,13 @@ mod tests {
         let plan = advise(&node(160), &slow);
         assert_eq!(plan.cores_per_gpu, 15);
         assert_eq!(plan.workers_per_rank, 27);
+        // However many cores there are, they do not read sooner.
+        let late = Measured { cost: Cost { cpu: 0.001, waiting: 0.2 }, ..measured() };
+        let plan = advise(&node(160), &late);
+        assert!(plan.wait_share > 0.5 && plan.node_cores <= 160 && !plan.suffices, "{plan:#?}");
+        let text = plan.sentences.join("\n");
+        assert!(text.contains("a sample waits 200 ms for its bytes"), "{text}");
+        assert!(!text.contains("suffices"), "{text}");
         // Cores that disturb each other are less than they seem.
         let crowded = Measured { efficiency: 0.5, ..measured() };
         assert_eq!(advise(&node(160), &crowded).cores_per_gpu, 28);

@@ -70,11 +70,12 @@ impl Machine {
         }
         self.order.push(settings);
         let wait_share = wait.min(1.0);
-        let stage = StageCost {
-            name: "decode".to_owned(),
-            seconds: self.cost.wall(),
-            cpu_seconds: self.cost.cpu,
+        let stage = |name: &str, seconds: f64, cpu_seconds: f64| StageCost {
+            name: name.to_owned(),
+            seconds,
+            cpu_seconds,
         };
+        let Cost { cpu, waiting } = self.cost;
         let busy =
             WorkerTime { busy: self.cost.wall(), cpu: self.cost.cpu, ..WorkerTime::default() };
         Stretch {
@@ -84,7 +85,7 @@ impl Machine {
             open,
             others: self.others,
             evidence: Evidence {
-                stages: vec![stage],
+                stages: vec![stage("read", waiting, 0.0), stage("decode", cpu, cpu)],
                 worker_time: busy,
                 memory_used: used.min(settings.memory.unwrap_or(u64::MAX)),
                 batches_remade: u64::from(squeezed),
