@@ -349,7 +349,7 @@ def _remade(loader: Any, name: str | None, changes: dict[str, Any]) -> Any:
     data = _torch_data()
     arguments = {key: getattr(loader, key) for key in _KEPT if hasattr(loader, key)}
     iterable = isinstance(loader.dataset, data.IterableDataset)
-    if type(loader.batch_sampler) is data.BatchSampler or iterable or loader.batch_sampler is None:
+    if loader.batch_size is not None or loader.batch_sampler is None:
         arguments["batch_size"] = loader.batch_size
         if loader.batch_size is not None:
             arguments["drop_last"] = loader.drop_last

@@ -346,3 +346,18 @@ def test_stages_of_a_sample_are_told_apart() -> None:
 )
 def test_rows_of_a_batch(batch: Any, rows: int) -> None:
     assert _bench.rows_of(batch) == rows
+
+
+def remade(loader: Any, **settings: Any) -> Any:
+    again, _ = _bench._wrap(loader, "torch_loader", settings, None)
+    return again
+
+
+def test_a_batch_sampler_is_kept() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    sampler = data.BatchSampler(data.RandomSampler(range(64)), 32, True)
+    again = remade(data.DataLoader(range(64), batch_sampler=sampler), num_workers=0)
+    assert again.batch_sampler is sampler and [len(batch) for batch in again] == [32, 32]
+    with pytest.raises(_bench.TargetError, match="batch_sampler of its own"):
+        remade(again, batch_size=8)
+    assert [len(batch) for batch in remade(data.DataLoader(range(64), 32), batch_size=64)] == [64]
