@@ -6,11 +6,12 @@ The native part calls `open_feed` and `look`; nothing here is for programs.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from feedline import _native
@@ -256,8 +257,9 @@ def _wrap(made: Any, kind: str, settings: dict[str, Any], samples: int | None) -
     if name is not None and name not in _LOADERS:
         raise TargetError(f"loader = {name!r}: is not one of {', '.join(_LOADERS)}")
     if kind == "dataset":
-        wrap = _in_feedline if name in (None, "feedline") else _in_torch
-        return wrap(made, name, settings, samples), made
+        if name in (None, "feedline"):
+            return _in_feedline(made, settings, samples), made
+        return _in_torch(made, name, settings, samples), made
     if kind == "torch_loader":
         if name == "feedline":
             raise TargetError("a torch DataLoader goes into feedline.torch.DataLoader: loader=feedline.torch")
@@ -270,7 +272,7 @@ def _wrap(made: Any, kind: str, settings: dict[str, Any], samples: int | None) -
     return made, source if hasattr(source, "__getitem__") else None
 
 
-def _in_feedline(made: Any, _name: str | None, settings: dict[str, Any], samples: int | None) -> Any:
+def _in_feedline(made: Any, settings: dict[str, Any], samples: int | None) -> Any:
     arguments = {"batch_size": _BATCH_SIZE, **settings}
     arguments.pop("persistent_workers", None)
     if isinstance(made, list | tuple) and not any(is_array(one) for one in made):
@@ -296,7 +298,7 @@ class _Samples:
         return self._samples[index]
 
 
-def _in_torch(made: Any, name: str | None, settings: dict[str, Any], samples: int | None) -> Any:
+def _in_torch(made: Any, name: str, settings: dict[str, Any], samples: int | None) -> Any:
     data = _torch_data()
     arguments = _for_workers({"batch_size": _BATCH_SIZE, **settings}, name)
     length = None if isinstance(made, data.IterableDataset) else _length(made)
@@ -321,17 +323,17 @@ def _torch_data() -> Any:
     return torch.utils.data
 
 
-def _torch_class(name: str | None) -> Callable[..., Any]:
+def _torch_class(name: str) -> type[Any]:
     data = _torch_data()
     if name == "feedline.torch":
         from feedline.torch import DataLoader
 
         return DataLoader
-    made: Callable[..., Any] = data.DataLoader
+    made: type[Any] = data.DataLoader
     return made
 
 
-def _for_workers(arguments: dict[str, Any], name: str | None) -> dict[str, Any]:
+def _for_workers(arguments: dict[str, Any], name: str) -> dict[str, Any]:
     """Without workers torch refuses what is for them; with "auto" there is one for each core."""
     ours = name == "feedline.torch"
     if (ours and "num_workers" not in arguments) or (not ours and arguments.get("num_workers") == "auto"):
@@ -339,7 +341,7 @@ def _for_workers(arguments: dict[str, Any], name: str | None) -> dict[str, Any]:
     if not arguments.get("num_workers"):
         for key in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
             arguments.pop(key, None)
-    if name != "feedline.torch" and arguments.pop("executor", None) is not None:
+    if not ours and arguments.pop("executor", None) is not None:
         raise TargetError("executor is for feedline's loaders: torch's DataLoader has processes only")
     return arguments
 
@@ -347,6 +349,8 @@ def _for_workers(arguments: dict[str, Any], name: str | None) -> dict[str, Any]:
 def _remade(loader: Any, name: str | None, changes: dict[str, Any]) -> Any:
     """The same data set with the same arguments in another loader, or with some changed."""
     data = _torch_data()
+    kind = type(loader) if name is None else _torch_class(name)
+    ours = issubclass(kind, _torch_class("feedline.torch"))
     arguments = {key: getattr(loader, key) for key in _KEPT if hasattr(loader, key)}
     iterable = isinstance(loader.dataset, data.IterableDataset)
     if loader.batch_size is not None or loader.batch_sampler is None:
@@ -361,13 +365,23 @@ def _remade(loader: Any, name: str | None, changes: dict[str, Any]) -> Any:
             raise TargetError("batch_size cannot be set: the loader has a batch_sampler of its own")
     if "shuffle" in changes:
         raise TargetError("shuffle cannot be set: the loader has its order already")
-    for key in ("executor", "random"):
-        if name == "feedline.torch" and hasattr(loader, key):
-            arguments[key] = getattr(loader, key)
-    if name == "feedline.torch" and getattr(loader, "_adjusts", False):
+    if isinstance(loader, kind):
+        # What it takes beyond torch's arguments, and keeps under the same name.
+        own = inspect.signature(kind).parameters.keys() - inspect.signature(data.DataLoader).parameters
+        arguments.update({key: getattr(loader, key) for key in own if hasattr(loader, key)})
+    if ours and getattr(loader, "_adjusts", False):
         arguments["num_workers"] = "auto"
     arguments.update(changes)
-    return _torch_class(name)(loader.dataset, **_for_workers(arguments, name))
+    arguments = _for_workers(arguments, "feedline.torch" if ours else "torch")
+    try:
+        return kind(loader.dataset, **arguments)
+    except TypeError as error:
+        if name is not None:
+            raise
+        raise TargetError(
+            f"a {kind.__qualname__} cannot be made again with other settings: {error}; "
+            "with loader=torch or loader=feedline.torch its data set is in one of these"
+        ) from error
 
 
 def open_feed(target: str, settings: str, step: str | None, samples: int | None) -> Feed:

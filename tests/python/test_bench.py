@@ -12,6 +12,7 @@ import feedline
 import numpy as np
 import pytest
 from feedline import _bench
+from feedline._bench_target import TargetError
 
 PROGRAM = """
 import ctypes
@@ -348,8 +349,8 @@ def test_rows_of_a_batch(batch: Any, rows: int) -> None:
     assert _bench.rows_of(batch) == rows
 
 
-def remade(loader: Any, **settings: Any) -> Any:
-    again, _ = _bench._wrap(loader, "torch_loader", settings, None)
+def remade(made: Any, **settings: Any) -> Any:
+    again, _ = _bench._wrap(made, "torch_loader", settings, None)
     return again
 
 
@@ -358,6 +359,35 @@ def test_a_batch_sampler_is_kept() -> None:
     sampler = data.BatchSampler(data.RandomSampler(range(64)), 32, True)
     again = remade(data.DataLoader(range(64), batch_sampler=sampler), num_workers=0)
     assert again.batch_sampler is sampler and [len(batch) for batch in again] == [32, 32]
-    with pytest.raises(_bench.TargetError, match="batch_sampler of its own"):
+    with pytest.raises(TargetError, match="batch_sampler of its own"):
         remade(again, batch_size=8)
     assert [len(batch) for batch in remade(data.DataLoader(range(64), 32), batch_size=64)] == [64]
+
+
+def test_a_loader_is_made_again_as_what_it_was() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    from feedline.torch import DataLoader
+
+    loader: Any = DataLoader(range(64), 8, executor="processes", random="worker")
+    again = remade(loader, num_workers=1)
+    assert type(again) is DataLoader and (again.num_workers, again.batch_size) == (1, 8)
+    assert (again.executor, again.random) == ("processes", "worker")
+    assert remade(loader, executor="threads").executor == "threads"
+    assert remade(DataLoader(range(64), num_workers="auto"), batch_size=8)._adjusts
+    assert type(remade(loader, loader="torch", num_workers=1)) is data.DataLoader
+
+    class Named(data.DataLoader):  # type: ignore[misc, name-defined]
+        def __init__(self, dataset: Any, name: str, **arguments: Any) -> None:
+            super().__init__(dataset, **arguments)
+            self.name = name
+
+    again = remade(Named(range(64), "mine"), num_workers=1)
+    assert type(again) is Named and (again.name, again.num_workers) == ("mine", 1)
+
+    class Fixed(data.DataLoader):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(range(64), 8)
+
+    with pytest.raises(TargetError, match=r"a .*Fixed cannot be made again with other settings"):
+        remade(Fixed(), num_workers=1)
+    assert len(remade(Fixed(), loader="torch", num_workers=1)) == 8
