@@ -20,7 +20,7 @@ from feedline._bench_cost import evidence, lock_share, stage_costs
 from feedline._bench_lanes import TorchLanes
 from feedline._bench_target import TargetError, describe, make, resolve, resolve_step
 from feedline._loader import Loader
-from feedline._source import is_array
+from feedline._source import is_array, is_stream, length_of
 
 __all__ = ["Feed", "describe", "evidence", "lock_share", "look", "open_feed", "stage_costs"]
 
@@ -50,9 +50,7 @@ def kind_of(made: Any) -> str:
         return "torch_loader"
     if isinstance(made, Loader):
         return "loader"
-    if data is not None and isinstance(made, data.IterableDataset):
-        return "dataset"
-    if isinstance(made, str | os.PathLike | Mapping) or is_array(made):
+    if isinstance(made, str | os.PathLike | Mapping) or is_array(made) or is_stream(made):
         return "dataset"
     if hasattr(made, "__getitem__") and hasattr(made, "__len__"):
         return "dataset"
@@ -75,7 +73,7 @@ def look(target: str) -> str:
     }
     source = made.dataset if kind == "torch_loader" else made
     if isinstance(made, Loader):
-        facts["samples"], facts["workers"] = made.num_samples, made.num_workers
+        facts["samples"], facts["workers"] = made._about["samples"], made.num_workers
         facts["batch_size"] = made.spec.get("batch_size", 1)
     elif kind != "loader":
         facts["samples"] = _length(source)
@@ -85,12 +83,7 @@ def look(target: str) -> str:
 
 
 def _length(made: Any) -> int | None:
-    if isinstance(made, str | os.PathLike | Mapping):
-        return None
-    try:
-        return len(made)
-    except TypeError:
-        return None
+    return None if isinstance(made, str | os.PathLike | Mapping) else length_of(made)
 
 
 def rows_of(batch: Any) -> int:
@@ -277,7 +270,7 @@ def _in_feedline(made: Any, settings: dict[str, Any], samples: int | None) -> An
     arguments.pop("persistent_workers", None)
     if isinstance(made, list | tuple) and not any(is_array(one) for one in made):
         made = _Samples(made)
-    length = _length(made)
+    length = None if is_stream(made) else _length(made)
     if samples is not None and length is not None and samples < length and hasattr(made, "__getitem__"):
         arguments.setdefault("subset", _spread(length, samples))
     if "torch" in sys.modules:
@@ -301,7 +294,7 @@ class _Samples:
 def _in_torch(made: Any, name: str, settings: dict[str, Any], samples: int | None) -> Any:
     data = _torch_data()
     arguments = _for_workers({"batch_size": _BATCH_SIZE, **settings}, name)
-    length = None if isinstance(made, data.IterableDataset) else _length(made)
+    length = None if is_stream(made) else _length(made)
     if samples is not None and length is not None and samples < length:
         indices = _spread(length, samples)
         arguments["sampler"] = (
@@ -352,12 +345,11 @@ def _remade(loader: Any, name: str | None, changes: dict[str, Any]) -> Any:
     kind = type(loader) if name is None else _torch_class(name)
     ours = issubclass(kind, _torch_class("feedline.torch"))
     arguments = {key: getattr(loader, key) for key in _KEPT if hasattr(loader, key)}
-    iterable = isinstance(loader.dataset, data.IterableDataset)
     if loader.batch_size is not None or loader.batch_sampler is None:
         arguments["batch_size"] = loader.batch_size
         if loader.batch_size is not None:
             arguments["drop_last"] = loader.drop_last
-        if not iterable:
+        if not is_stream(loader.dataset):
             arguments["sampler"] = loader.sampler
     else:
         arguments["batch_sampler"] = loader.batch_sampler

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline import _native
+from feedline._source import is_stream
 from feedline.workers.stand_in import shallow_copy
 
 # So many samples are made, or fewer in so much time, for the times and for the lock each.
@@ -87,10 +88,7 @@ def _set(view: Any, attribute: str, value: Any) -> None:
 
 
 def _is_numbered(dataset: Any) -> bool:
-    data = sys.modules.get("torch.utils.data")
-    if data is not None and isinstance(dataset, data.IterableDataset):
-        return False
-    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not is_stream(dataset)
 
 
 def _calls(dataset: Any, count: int) -> Iterator[Callable[[], Any]]:

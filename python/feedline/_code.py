@@ -42,7 +42,7 @@ from feedline._open import (
 )
 from feedline._plain import with_paths
 from feedline._rows import Arrays, Native, Rows, Stream, warn_of_the_long_way
-from feedline._source import is_iterable
+from feedline._source import is_iterable, length_of
 from feedline._stages import Row, Stages, as_list, name_of, refuse
 from feedline._tuning import CodeTuning
 from feedline.transforms import Transform
@@ -214,7 +214,7 @@ class CodeLoader:
         fields = [{"name": name, "dtype": None, "shape": None} for name in self._fields or ()]
         about = {**self._about, "fields": fields, "classes": classes, "sources": self._names}
         if self._streams:
-            length = _length(self._given["source"])
+            length = length_of(self._given["source"])
             whole = self._plain_spec.get("batch_size", 1) * about["world_size"]
             short = self._plain_spec.get("last_batch", "short") == "short"
             about["samples"] = length
@@ -636,13 +636,6 @@ def _tasks(
 
 def _type_name(thing: Any) -> str:
     return type(thing).__qualname__
-
-
-def _length(thing: Any) -> int | None:
-    try:
-        return len(thing)
-    except TypeError:
-        return None
 
 
 def _identity(dataset: Any) -> list[Any]:

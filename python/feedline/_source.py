@@ -33,7 +33,7 @@ def is_dataset(value: object) -> bool:
     """Whether this is a data set of the program: its samples have numbers, and it is nothing else."""
     if isinstance(value, type | str | bytes | os.PathLike | Mapping | list | tuple) or is_array(value):
         return False
-    return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_stream(value)
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not is_stream(value)
 
 
 def is_iterable(value: object) -> bool:
@@ -43,10 +43,18 @@ def is_iterable(value: object) -> bool:
     return hasattr(value, "__iter__") and not is_dataset(value)
 
 
-def _is_stream(value: object) -> bool:
-    # torch's IterableDataset inherits a __getitem__ that only raises.
+def is_stream(value: object) -> bool:
+    """Whether this is torch's IterableDataset, which inherits a __getitem__ that only raises."""
     torch = sys.modules.get("torch.utils.data")
     return torch is not None and isinstance(value, torch.IterableDataset)
+
+
+def length_of(value: Any) -> int | None:
+    """How many samples or rows this says that it has, if it does."""
+    try:
+        return len(value)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def is_code(source: Any) -> bool:

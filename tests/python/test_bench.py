@@ -21,6 +21,7 @@ import signal
 import sys
 import time
 
+import feedline
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -78,6 +79,16 @@ def make_loader():
 def batches():
     for number in range(5):
         yield {"x": torch.zeros(4, 2), "name": ["a"] * 4}
+
+
+class Endless:
+    def __iter__(self):
+        while True:
+            yield np.zeros(3, np.float32)
+
+
+def loader_of_a_stream():
+    return feedline.Loader(Endless(), batch_size=4, num_workers=0)
 
 
 def step(batch):
@@ -199,6 +210,12 @@ def test_a_loader_as_it_is(program: Path) -> None:
     generator = result(program, "random-name.py:batches", "--epochs", "2", "--repeats", "1")
     (only,) = generator["configurations"]
     assert only["error"] is None and only["runs"][0]["samples"] == 40
+
+
+def test_a_stream_without_a_length(program: Path) -> None:
+    told = result(program, "train:loader_of_a_stream", "--epochs", "1", "--batches", "5", "--repeats", "1")
+    (only,) = told["configurations"]
+    assert only["error"] is None and only["runs"][0]["samples"] == 20
 
 
 def test_a_grid_of_loaders_and_executors(program: Path) -> None:
@@ -391,3 +408,23 @@ def test_a_loader_is_made_again_as_what_it_was() -> None:
     with pytest.raises(TargetError, match=r"a .*Fixed cannot be made again with other settings"):
         remade(Fixed(), num_workers=1)
     assert len(remade(Fixed(), loader="torch", num_workers=1)) == 8
+
+
+def test_samples_of_a_stream_are_not_chosen() -> None:
+    data = pytest.importorskip("torch.utils.data")
+
+    class Counted(data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __len__(self) -> int:
+            return 10
+
+        def __iter__(self) -> Any:
+            return iter(range(10))
+
+    class Uncounted(Counted):
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+    for stream in (Counted(), Uncounted()):
+        for name in _bench._LOADERS:
+            loader, _ = _bench._wrap(stream, "dataset", {"loader": name, "num_workers": 0}, 5)
+            assert sum(len(batch) for batch in loader) == 10, name
