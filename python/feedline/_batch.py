@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,10 +12,13 @@ from feedline import _native
 from feedline._collate import image_key
 from feedline._errors import SpecError
 from feedline._ragged import Ragged
+from feedline._source import length_of
 
 Convert = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 OUTPUTS = ("numpy", "torch", "jax", "dlpack")
+# Of a list in a batch, so many of its first values say how long it is.
+_LOOKED_AT = 16
 
 
 class Batch:
@@ -95,6 +99,31 @@ class Batch:
             for name, array in zip(self._names, arrays, strict=True)
         )
         return f"Batch({fields}; number {self.number} of epoch {self.epoch})"
+
+
+def rows_of(batch: Any, unknown: int = 1) -> int:
+    """How many samples a batch has: the length of the first array in it. It is asked for every batch
+    of a training run, which does not end because a batch is like no other."""
+    try:
+        found = batch.rows if isinstance(batch, Batch) else _first_length(batch)
+    except Exception:
+        found = None
+    return unknown if found is None else found
+
+
+def _first_length(batch: Any) -> int | None:
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) > 0 else 1
+    if isinstance(batch, str | bytes):
+        return None
+    if not isinstance(batch, Mapping | list | tuple):
+        return length_of(batch)
+    inside = batch.values() if isinstance(batch, Mapping) else batch
+    lengths = (_first_length(value) for value in itertools.islice(inside, _LOOKED_AT))
+    found = next((length for length in lengths if length is not None), None)
+    # A list of words or numbers is a column of the batch.
+    return len(batch) if found is None and isinstance(batch, list) else found
 
 
 class Made:

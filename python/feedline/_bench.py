@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from feedline import _native
-from feedline._batch import Batch
+from feedline._batch import rows_of
 from feedline._bench_cost import evidence, lock_share, stage_costs
 from feedline._bench_lanes import TorchLanes
 from feedline._bench_target import TargetError, describe, make, resolve, resolve_step
@@ -84,31 +84,6 @@ def look(target: str) -> str:
 
 def _length(made: Any) -> int | None:
     return None if isinstance(made, str | os.PathLike | Mapping) else length_of(made)
-
-
-def rows_of(batch: Any) -> int:
-    """How many samples a batch has: the length of the first array in it."""
-    if isinstance(batch, Batch):
-        return batch.rows
-    found = _first_length(batch)
-    return 1 if found is None else found
-
-
-def _first_length(batch: Any) -> int | None:
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) > 0 else 1
-    if isinstance(batch, str | bytes):
-        return None
-    if isinstance(batch, Mapping):
-        inside = (_first_length(value) for value in batch.values())
-    elif isinstance(batch, list | tuple):
-        inside = (_first_length(value) for value in batch)
-    else:
-        return len(batch) if hasattr(batch, "__len__") else None
-    found = next((length for length in inside if length is not None), None)
-    # A list of words or numbers is a column of the batch.
-    return len(batch) if found is None and isinstance(batch, list) else found
 
 
 class Feed:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from feedline import _native
-from feedline._batch import Batch, Made, one_array
+from feedline._batch import Batch, Made, one_array, rows_of
 from feedline._collate import (
     Finish,
     Joined,
@@ -262,7 +262,11 @@ class CodeLoader:
                 self._halt()
                 raise
             self._move_past(result)
-            self._figures.handed(task.number, task.note[0], begun, begins=begins, result=result)
+            rows, _ = task.note
+            if self._streams:
+                # Its last batch may be short.
+                rows = min(rows, rows_of(batch, rows))
+            self._figures.handed(task.number, rows, begun, begins=begins, result=result)
             self._live.handed(self)
             self._tuning.handed(None if self._streams else self._executor, self._figures)
             return batch, self._iterated != self._position[0]

@@ -182,6 +182,11 @@ class Figures:
         """Seconds that the program has been waiting for its next batch, if it does."""
         return 0.0 if self._asked is None else time.monotonic() - self._asked
 
+    @property
+    def rows(self) -> float:
+        """Samples of a batch, as it was so far."""
+        return self.samples / self.batches if self.batches else 1.0
+
     def handed(self, number: int, rows: int, asked: float, *, begins: bool, result: Result) -> None:
         """The program gets a batch that it asked for at `asked`."""
         now, times = time.monotonic(), result.times

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory
 
+from feedline._batch import rows_of
 from feedline._torch_order import Guess, Order, draw_base_seed, generators, is_known, load_sampler
 from feedline.workers import (
     Begin,
@@ -257,7 +258,7 @@ class Epoch(Iterator[Any]):
         if result.error is not None:
             loader._wait_no_longer()
             raise result.error
-        rows = len(task.index) if loader._auto_collation else 1
+        rows = self._rows(loader, task.index, result.value)
         figures.handed(task.number, rows, asked, begins=begins, result=result)
         loader._live.handed(loader)
         # Where each worker has a state or a seed, their number stays.
@@ -279,6 +280,15 @@ class Epoch(Iterator[Any]):
             pin: Any = pin_memory.pin_memory
             return pin(result.value, None if device is None else device.type)
         return result.value
+
+    def _rows(self, loader: DataLoader[Any], index: Any, batch: Any) -> int:
+        """How many samples a batch has: as many as were asked for, where that is known."""
+        if not loader._auto_collation and not isinstance(index, list):
+            # Whoever asks for no batches has a data set that makes them.
+            return rows_of(batch)
+        asked = len(index)
+        # The last batch of a stream may be short.
+        return min(asked, rows_of(batch, asked)) if self._kind == "iterable" else asked
 
     def _note(self, task: Task, result: Result) -> None:
         """Counts a batch that is handed over; a failed one counts too, as with torch."""

@@ -322,7 +322,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         return self._figures.report(
             before,
             executor="inline" if choice is None else choice.name,
-            batch_size=float(self.batch_size or 1),
+            batch_size=float(self.batch_size or self._figures.rows),
             workers=self._tuning.workers,
         )
 
@@ -342,7 +342,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return {"batches": 0, "wait_share": 0.0, "seconds": 0.0} if alive is None else alive.report()
 
         self._teller = Teller(report)
-        self._live = Live(type(self.dataset).__qualname__, self.batch_size or 1)
+        size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
+        # A sampler of the program's may call anything that.
+        size = size if isinstance(size, int) and size > 0 else 1
+        self._live = Live(type(self.dataset).__qualname__, size)
 
     def _wait_no_longer(self) -> None:
         """There is no batch for the program."""

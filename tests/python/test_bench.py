@@ -12,6 +12,7 @@ import feedline
 import numpy as np
 import pytest
 from feedline import _bench
+from feedline._batch import rows_of
 from feedline._bench_target import TargetError
 
 PROGRAM = """
@@ -351,6 +352,14 @@ def test_stages_of_a_sample_are_told_apart() -> None:
     assert _bench.evidence(object())["stages"] == []
 
 
+class Strange:
+    """As torch's nested tensors, which have no shape."""
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("no shape")
+
+
 @pytest.mark.parametrize(
     ("batch", "rows"),
     [
@@ -360,10 +369,12 @@ def test_stages_of_a_sample_are_told_apart() -> None:
         (["a", "b", "c"], 3),
         ((1.0, np.zeros(4)), 4),
         (7, 1),
+        (["a"] * 1_000_000, 1_000_000),
+        (Strange(), 1),
     ],
 )
 def test_rows_of_a_batch(batch: Any, rows: int) -> None:
-    assert _bench.rows_of(batch) == rows
+    assert rows_of(batch) == rows
 
 
 def remade(made: Any, **settings: Any) -> Any:

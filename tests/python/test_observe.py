@@ -14,6 +14,7 @@ import numpy
 import pytest
 import torch
 from feedline import _native, _observe
+from feedline._live import Live
 from feedline.torch import DataLoader
 
 LINE = re.compile(r"epoch (\d+): ([\d,]+) samples, ([\d,]+)/s, trainer waited ([\d.]+) %, next limit: (.+)")
@@ -272,3 +273,51 @@ def test_an_epoch_that_has_just_begun_is_no_reason_to_warn(caplog, monkeypatch):
             next(iter(loader))
         loader.close()
     assert not [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+class Ten(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(numpy.arange(10))
+
+
+class Chunks(torch.utils.data.IterableDataset):
+    """A stream of batches."""
+
+    def __iter__(self):
+        return iter([{"x": numpy.zeros((size, 2)), "y": numpy.zeros(size)} for size in (4, 4, 2)])
+
+
+BY_FOUR = torch.utils.data.BatchSampler(range(10), 4, False)
+
+
+@pytest.mark.parametrize(
+    ("make", "batches"),
+    [
+        (lambda: DataLoader(Ten(), batch_size=8), 2),
+        (lambda: DataLoader(Ten(), batch_size=8, num_workers=1), 2),
+        (lambda: feedline.Loader(Ten(), batch_size=8, num_workers=0), 2),
+        (lambda: feedline.Loader(Ten(), batch_size=8, num_workers=1), 2),
+        (lambda: DataLoader(Chunks(), batch_size=None), 3),
+        (lambda: DataLoader(list_of(10), batch_sampler=BY_FOUR), 3),
+        (lambda: DataLoader(list_of(10), batch_size=None, sampler=BY_FOUR), 3),
+    ],
+)
+def test_samples_that_were_handed_over_are_counted(make, batches):
+    loader = make()
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    assert (stats["batches"], stats["samples"]) == (batches, 10)
+    loader.close()
+
+
+def test_the_size_of_batches_that_another_makes_is_known(monkeypatch):
+    live = []
+    monkeypatch.setattr("feedline.torch.Live", lambda name, size: live.append(size) or Live(name, size))
+    loader = DataLoader(list_of(12), batch_sampler=torch.utils.data.BatchSampler(range(12), 4, False))
+    assert len(list(loader)) == 3
+    seen = {}
+    monkeypatch.setattr(loader._figures, "report", lambda before, **about: seen.update(about))
+    loader.report_since({})
+    assert seen["batch_size"] == 4.0 and live == [4]
+    loader.close()
