@@ -125,9 +125,7 @@ def open_dashboard(asked: bool | int | None) -> str | None:
     _tell_once(_native.watch_complaint())
     port = _port_of(asked)
     if port is not None:
-        url: str | None = _native.dashboard(port)
-        if port and url is not None and f":{port}/" not in url:
-            _tell_once(f"dashboard={port}: a process has one page, and this one's has another port already")
+        url: str | None = _at_this_port_or_another(port)
     elif asked is None and not is_worker():
         url = _as_the_environment_says(os.environ.get(_VARIABLE, ""))
     else:
@@ -136,6 +134,21 @@ def open_dashboard(asked: bool | int | None) -> str | None:
         _told.add(url)
         _log.info("dashboard: %s", url)
         print(f"feedline: dashboard: {url}", file=sys.stderr, flush=True)
+    return url
+
+
+def _at_this_port_or_another(port: int) -> str:
+    """Several processes of a job are given the same number, and there is one such port."""
+    named = f"dashboard={port}: "
+    try:
+        url = _native.dashboard(port)
+    except OSError as error:
+        if not port:
+            raise
+        _tell_once(f"{named}{error}; any free port is used")
+        return _native.dashboard(0)
+    if port and f":{port}/" not in url and not any(told.startswith(named) for told in _told):
+        _tell_once(f"{named}a process has one page, and this one's has another port already")
     return url
 
 

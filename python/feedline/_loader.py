@@ -167,7 +167,7 @@ class Loader:
             device_prefetch,
             pin_memory,
         )
-        self._url = open_dashboard(dashboard)
+        self._show(dashboard)
 
     @classmethod
     def from_spec(
@@ -197,8 +197,16 @@ class Loader:
             described["source"] = source
         loader = cls.__new__(cls)
         loader._open(described, output, device, device_prefetch, pin_memory)
-        loader._url = open_dashboard(dashboard)
+        loader._show(dashboard)
         return loader
+
+    def _show(self, dashboard: bool | int | None) -> None:
+        try:
+            self._url = open_dashboard(dashboard)
+        except BaseException:
+            # Nobody gets this loader, who could close it.
+            self.close()
+            raise
 
     def _open(
         self, spec: dict[str, Any], output: str, device: object, device_prefetch: int, pin_memory: bool | None

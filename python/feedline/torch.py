@@ -140,9 +140,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._round = 0
         self._guess: tuple[Guess, Feed, Executor] | None = None
         self._guesses = True
-        self._watch()
         self._process = os.getpid()
         self.dashboard_url = open_dashboard(dashboard)
+        self._watch()
 
     def __iter__(self) -> Any:
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):

@@ -363,3 +363,29 @@ with Loader(np.arange(8), batch_size=2) as loader, Loader(np.arange(8), batch_si
     assert bad.stderr.count("FEEDLINE_DASHBOARD=1: ") == 1, bad
     assert bad.stderr.count("FEEDLINE_WATCH=relative/path: is neither") == 1, bad
     assert run(FEEDLINE_DASHBOARD="nonsense", FEEDLINE_WATCH="off").stdout.split() == ["8", "None"]
+
+
+def test_a_port_that_another_process_has_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEEDLINE_DASHBOARD", raising=False)
+    script = """
+import logging, sys
+logging.basicConfig(format="%(message)s")
+import numpy as np
+from feedline import Loader
+port = int(sys.argv[1])
+with Loader(np.arange(8), dashboard=port) as loader, Loader(np.arange(8), dashboard=port) as other:
+    print(loader.dashboard_url == other.dashboard_url, f":{port}/" in loader.dashboard_url)
+"""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-c", script, str(port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "False"], done
+    assert done.stderr.count(f"dashboard={port}: ") == done.stderr.count("any free port is used") == 1, done
+
+
+def test_a_loader_without_the_dashboard_that_it_needs_is_closed() -> None:
+    with pytest.raises(ValueError, match="dashboard = ") as raised:
+        feedline.Loader(THREE, dashboard=-1)
+    [loader] = [at.locals["self"] for at in raised.traceback if "self" in at.locals][-1:]
+    assert loader._native.closed
