@@ -180,7 +180,9 @@ class Figures:
     @property
     def waiting(self) -> float:
         """Seconds that the program has been waiting for its next batch, if it does."""
-        return 0.0 if self._asked is None else time.monotonic() - self._asked
+        # Another thread may hand the batch over between two looks.
+        asked = self._asked
+        return 0.0 if asked is None else time.monotonic() - asked
 
     @property
     def rows(self) -> float:

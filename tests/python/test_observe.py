@@ -261,6 +261,17 @@ def test_a_wait_ends_with_its_failure():
     assert loader.stats()["waiting_seconds"] is None
 
 
+def test_a_wait_may_end_while_it_is_looked_at():
+    asked = [None, 1.0]
+
+    class Handed(_observe.Figures):
+        """The batch is handed over after the first look."""
+
+        _asked = property(lambda self: asked.pop(), lambda self, value: None)
+
+    assert Handed().waiting > 0.0
+
+
 def test_an_epoch_that_has_just_begun_is_no_reason_to_warn(caplog, monkeypatch):
     monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
     monkeypatch.setattr(_observe, "_PAUSE", 0.0)
