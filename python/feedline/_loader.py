@@ -228,7 +228,7 @@ class Loader:
             self._about = inside.about
             self._output, self._device = output, None
             self._hand: Callable[[Any], Any] = _as_it_is
-            self._teller = Teller(inside.report)
+            self._teller = Teller(inside.report, _name(self._about))
             return
         arrays: list[Any] = []
         if "source" in spec:
@@ -256,7 +256,7 @@ class Loader:
             raise
         names, convert = self._names, self._convert
         self._hand = lambda batch: Batch(batch, names, convert)
-        self._teller = Teller(lambda: json.loads(native.report()))
+        self._teller = Teller(lambda: json.loads(native.report()), _name(self._about))
 
     def __iter__(self) -> Epoch:
         """Begins the next epoch, or goes on where `set_epoch` or `load_state_dict` put it."""
@@ -399,6 +399,11 @@ class Loader:
 
 def _count(number: int | None) -> str:
     return "an unknown number of" if number is None else f"{number:,}"
+
+
+def _name(about: dict[str, Any]) -> tuple[Any, ...]:
+    """What a loader that is made again with the same settings is known by."""
+    return tuple(about["sources"]), *(about[key] for key in ("samples", "batches", "workers"))
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -6,9 +6,10 @@ import contextlib
 import json
 import logging
 import math
+import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from feedline import _native
@@ -23,16 +24,25 @@ _LEAST_BATCHES = 8
 _TOO_MUCH = 0.1
 # Between two looks, in seconds.
 _PAUSE = 1.0
+# Loaders that the program was warned of. Who was warned of so many has heard enough.
+_warned_of: set[Hashable] = set()
+_MOST_WARNED = 64
+
+
+def _level(level: int) -> int:
+    """The processes of a job on one machine have the same to tell: the first one does."""
+    return level if os.environ.get("LOCAL_RANK", "0") in ("", "0") else logging.DEBUG
 
 
 class Teller:
     """Tells how an epoch went, and warns once if the program waits for its batches.
 
-    `report` gives the figures of the epoch so far, as `_native.judge` returns them.
+    `report` gives the figures of the epoch so far, as `_native.judge` returns them. `name` is the same
+    for a loader that is made again with the same settings, which is then not warned of again.
     """
 
-    def __init__(self, report: Callable[[], dict[str, Any]]) -> None:
-        self._report = report
+    def __init__(self, report: Callable[[], dict[str, Any]], name: Hashable) -> None:
+        self._report, self._name = report, name
         self._warned, self._due = False, 0.0
         # Of the epochs before; without the very first batch, which waits for the start of everything.
         self._seconds, self._batches = 0.0, 0
@@ -69,13 +79,14 @@ class Teller:
         if not self._untold or number not in (None, self._newest):
             return
         self._untold = False
-        if not LOGGER.isEnabledFor(logging.INFO) and self._warned:
+        tells = LOGGER.isEnabledFor(_level(logging.INFO))
+        if not tells and self._warned:
             return
         # A loader that another thread has closed meanwhile has nothing to tell.
         with contextlib.suppress(Error):
             report = self._report()
-            if LOGGER.isEnabledFor(logging.INFO) and report["samples"] > 0:
-                LOGGER.info("%s", line(report))
+            if tells and report["samples"] > 0:
+                LOGGER.log(_level(logging.INFO), "%s", line(report))
             if number is None and report["batches"] < _LEAST_BATCHES:
                 # It was left early: how long the last step took is not known.
                 return
@@ -94,8 +105,12 @@ class Teller:
         if self._warned or not enough or report["wait_share"] <= _TOO_MUCH:
             return
         self._warned = True
+        if self._name in _warned_of or len(_warned_of) >= _MOST_WARNED:
+            return
+        _warned_of.add(self._name)
         sentence = report["verdict"]["sentence"]
-        LOGGER.warning("%s (told once; `feedline diagnose` measures the cause)", sentence)
+        told = "%s (told once; `feedline diagnose` measures the cause)"
+        LOGGER.log(_level(logging.WARNING), told, sentence)
 
 
 class Telling:

@@ -341,7 +341,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             alive = loader()
             return {"batches": 0, "wait_share": 0.0, "seconds": 0.0} if alive is None else alive.report()
 
-        self._teller = Teller(report)
+        made = type(self.dataset).__qualname__, type(self.sampler).__qualname__
+        self._teller = Teller(report, (*made, self.batch_size, self.num_workers))
         size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
         # A sampler of the program's may call anything that.
         size = size if isinstance(size, int) and size > 0 else 1

@@ -21,6 +21,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher's variables would make every loader one of several."""
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
 
 
 def picture(number: int, height: int = 24, width: int = 32) -> Array:

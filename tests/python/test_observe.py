@@ -20,6 +20,12 @@ from feedline.torch import DataLoader
 LINE = re.compile(r"epoch (\d+): ([\d,]+) samples, ([\d,]+)/s, trainer waited ([\d.]+) %, next limit: (.+)")
 
 
+@pytest.fixture(autouse=True)
+def _unwarned(monkeypatch):
+    """A program of its own for each test."""
+    monkeypatch.setattr(_observe, "_warned_of", set())
+
+
 class Slow(torch.utils.data.Dataset):
     """Samples that take 4 ms without a core."""
 
@@ -112,6 +118,38 @@ def test_waiting_is_warned_of_once_with_the_reason(name, caplog, monkeypatch):
     assert re.match(r"The trainer waited \d+ % of the time\. Cause: ", warnings[0].message)
     sentences = warnings[0].message.split(". ")
     assert len(set(sentences)) == len(sentences), "nothing is said twice"
+
+
+def warnings_of(caplog):
+    return [record for record in caplog.records if record.levelno == logging.WARNING]
+
+
+@pytest.mark.parametrize("name", ["inline", "torch, no workers"])
+def test_a_loader_that_is_made_anew_is_not_warned_of_again(name, caplog, monkeypatch):
+    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    for _ in range(2):
+        loader = LOADERS[name]()
+        for _ in loader:
+            pass
+        loader.close()
+    assert len(warnings_of(caplog)) == 1
+    # With another setting it may wait for another reason.
+    other = DataLoader(Slow(), batch_size=4)
+    for _ in other:
+        pass
+    assert len(warnings_of(caplog)) == 2
+
+
+def test_one_process_of_a_machine_tells(caplog, monkeypatch):
+    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    loader = LOADERS["inline"]()
+    with caplog.at_level(logging.DEBUG, "feedline"):
+        for _ in loader:
+            pass
+    told = [record for record in caplog.records if "trainer waited" in record.message.lower()]
+    assert [record.levelno for record in told] == [logging.DEBUG] * 2
+    loader.close()
 
 
 def test_a_long_epoch_is_warned_of_before_its_end(caplog, monkeypatch):
