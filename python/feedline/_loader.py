@@ -86,9 +86,9 @@ class Loader:
     device_prefetch: batches that wait on the device.
     pin_memory: page-lock batches on the host, so that copies to a GPU run beside the program; the
         default is to do so if there is a device. Without CUDA it warns once and goes on without.
-    dashboard: True serves a page with live figures on this machine, a number at that port;
-        `dashboard_url` is its address, which is also printed. FEEDLINE_DASHBOARD=1, or a port, in the
-        environment does the same for every loader.
+    dashboard: True serves a page with live figures on this machine, a number at that port,
+        or at any that is free if another process has it; `dashboard_url` is its address, which is also
+        printed. FEEDLINE_DASHBOARD=1, or a port, in the environment does the same for every loader.
     """
 
     _native: _native.Loader | CodeLoader
