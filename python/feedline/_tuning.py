@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -139,7 +140,7 @@ def freeze_code(
         settings["executor"] = chosen["name"]
         why["executor"] = chosen["reason"]
     if where.suffix == ".json":
-        where.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        _write_whole(where, json.dumps(settings, indent=2) + "\n")
         return
     lines = [
         "# Settings of a loader over objects of the program. To use them:",
@@ -149,4 +150,22 @@ def freeze_code(
         if key in why:
             lines.append(f"# {' '.join(why[key].split())}")
         lines.append(f"{key} = {json.dumps(value)}")
-    where.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _write_whole(where, "\n".join(lines) + "\n")
+
+
+def _write_whole(where: Path, text: str) -> None:
+    """Whoever reads the file meanwhile sees the one before, whose permissions it keeps."""
+    # A link stays one.
+    where = where.resolve()
+    if where.exists() and not where.is_file():
+        # A device or a pipe stays what it is.
+        where.write_text(text, encoding="utf-8")
+        return
+    partial = where.with_name(f"{where.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        if where.exists():
+            shutil.copymode(where, partial)
+        partial.replace(where)
+    finally:
+        partial.unlink(missing_ok=True)

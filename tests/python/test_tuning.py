@@ -111,6 +111,30 @@ def test_python_code_says_that_it_is_fixed(tmp_path: Path) -> None:
     loader.close()
 
 
+def test_a_file_of_settings_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, link = tmp_path / "code.json", tmp_path / "link.json"
+    file.write_text("old")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    loader = feedline.Loader(Squares(), batch_size=4, num_workers=0)
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            loader.freeze(link)
+    assert file.read_text() == "old"
+    loader.freeze(link)
+    assert json.loads(file.read_text()) == {"num_workers": 0}
+    assert file.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [file, link], "nothing is left behind"
+    link.unlink()
+    os.mkfifo(link)
+    reader = os.open(link, os.O_RDONLY | os.O_NONBLOCK)
+    loader.freeze(link)
+    assert link.is_fifo() and json.loads(os.read(reader, 1000)) == {"num_workers": 0}
+    os.close(reader)
+    loader.close()
+
+
 class Many(Squares):
     """Epochs that are long beside their beginning, when workers take the data set over."""
 
