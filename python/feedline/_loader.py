@@ -345,7 +345,7 @@ class Loader:
         return self._url
 
     def freeze(self, path: str | os.PathLike[str]) -> None:
-        """Writes a description with the settings that this loader has now, and the reason for each.
+        """Writes a description with the settings that this loader has now; .toml has the reason for each.
 
         `Loader.from_spec(path)` and `feedline run` then have them from the start and change nothing.
         Arrays have to be given again, as `from_spec(path, source=arrays)`. Of a loader over Python

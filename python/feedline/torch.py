@@ -354,8 +354,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._live.left()
 
     def freeze(self, path: str | os.PathLike[str]) -> None:
-        """Writes the settings that `num_workers="auto"` has found by now, with the reason for each, and
-        a line that says how to use them: `DataLoader(my_dataset, ..., **settings)`."""
+        """Writes the settings that `num_workers="auto"` has found by now, for
+        `DataLoader(my_dataset, ..., **settings)`; .toml has the reason for each and says how to use them."""
         freeze_code(path, self.stats(), self.prefetch_factor, "DataLoader")
 
     def close(self) -> None:
