@@ -373,10 +373,14 @@ impl Store for FirstReads {
 #[test]
 fn no_part_is_measured_on_what_another_one_has_read() {
     let _alone = alone();
-    let data = Data::new();
+    let (many, photo) = (Folder::new("many"), jpeg(1, 120, 90));
+    (0..1200).for_each(|number| drop(many.write(&format!("class/{number:04}.jpg"), &photo)));
     let (slow, fast) = (slow_requests(40), files());
     let store = Arc::new(FirstReads { slow, fast, seen: Mutex::default() });
-    let diagnosis = run(data.small().store(store).diagnose().step(STEP).seconds(2.0));
+    let crop = OpSpec::new("CenterCrop").with("size", 64);
+    let builder = Loader::builder(many.path()).transform(crop).batch_size(4).shuffle(true);
+    let builder = builder.num_workers(2).store(store);
+    let diagnosis = run(builder.diagnose().step(STEP).seconds(2.0));
     let verdict = &diagnosis.verdict;
     assert_eq!(verdict.cause, Cause::ReadLatency, "{verdict:#?}");
     let real = diagnosis.ceilings.real.unwrap();

@@ -133,9 +133,10 @@ impl Diagnose {
         if !watched.stopped {
             // Behind what was read already, and read ahead, so that the page cache does not help.
             let read = run.batches.saturating_add(evidence.ahead);
+            let read = self.probe(&mut watched, &plan, read, &mut evidence);
             let start = behind(read, plan.batches.count());
             let stages = Stages { of: self, plan: &plan, start };
-            stages.measure(&mut watched, &run, &mut evidence, &mut found)?;
+            stages.measure(&mut watched, &run, &mut found)?;
         }
         evidence.ceilings = found.ceilings;
         evidence.without_decoding = found.without_decoding;
@@ -171,6 +172,28 @@ impl Diagnose {
             evidence,
             run,
         })
+    }
+
+    /// Reads some samples alone and together, behind `read` batches, if reading takes time; the
+    /// batches that are read then. Nothing else may read meanwhile.
+    fn probe(
+        &self,
+        watched: &mut Watched<'_, '_>,
+        plan: &Plan,
+        read: u64,
+        evidence: &mut Evidence,
+    ) -> u64 {
+        let reads = evidence.stages.iter().find(|stage| stage.name == "read");
+        let all: f64 = evidence.stages.iter().map(|stage| stage.seconds).sum();
+        let reading = reads.map_or(0.0, |reads| reads.seconds / all.max(1e-12));
+        if reading < LITTLE_READING || !watched.begin("reading alone", 0.05) {
+            return read;
+        }
+        let batch_size = self.spec.batch_size.max(1);
+        let after = read.saturating_mul(batch_size);
+        let (found, behind) = probe::reads(plan, after, self.seconds * 0.05);
+        evidence.read_probe = found;
+        behind.div_ceil(batch_size)
     }
 
     /// Tries what a packed set with a crop index would bring, on some samples with this pipeline.
@@ -272,13 +295,7 @@ fn behind(batches: u64, length: u64) -> (u64, u64) {
 }
 
 impl Stages<'_> {
-    fn measure(
-        &self,
-        watched: &mut Watched<'_, '_>,
-        run: &Run,
-        evidence: &mut Evidence,
-        found: &mut Found,
-    ) -> Result<()> {
+    fn measure(&self, watched: &mut Watched<'_, '_>, run: &Run, found: &mut Found) -> Result<()> {
         // The first run fills the memory that the second one reads from.
         let memory = Arc::new(Remembering::new(self.of.store.clone(), self.of.room()));
         let loader = self.of.loader(&self.of.spec, memory.clone())?;
@@ -295,7 +312,6 @@ impl Stages<'_> {
         // Each begins behind what others have read, and read ahead.
         let ahead = self.plan.ahead as u64;
         let read = self.start.1.saturating_add(free.batches).saturating_add(ahead);
-        let read = self.probe(watched, read, evidence);
         // Reads are in the order of the batches: of those that are kept, the last may lack some.
         let count = (free.batches as f64 * memory.kept_share()).floor() as u64;
         if watched.stopped || count == 0 {
@@ -326,21 +342,6 @@ impl Stages<'_> {
         found.ceilings.replayed =
             watched.rate(name, &mut replayed, 0.03, &mut found.not_measured)?;
         Ok(())
-    }
-
-    /// Reads some samples alone and together, behind `read` batches, if reading takes time; the
-    /// batches that are read then.
-    fn probe(&self, watched: &mut Watched<'_, '_>, read: u64, evidence: &mut Evidence) -> u64 {
-        let reads = evidence.stages.iter().find(|stage| stage.name == "read");
-        let all: f64 = evidence.stages.iter().map(|stage| stage.seconds).sum();
-        let reading = reads.map_or(0.0, |reads| reads.seconds / all.max(1e-12));
-        if reading < LITTLE_READING || !watched.begin("reading alone", 0.05) {
-            return read;
-        }
-        let batch_size = self.of.spec.batch_size.max(1);
-        let after = read.saturating_mul(batch_size);
-        evidence.read_probe = probe::reads(self.plan, after, self.of.seconds * 0.05);
-        read.saturating_add(probe::MOST.div_ceil(batch_size))
     }
 
     /// Makes the batches once more and keeps as many as memory allows.

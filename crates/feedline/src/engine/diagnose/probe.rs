@@ -17,21 +17,20 @@ const READERS: u64 = 4;
 const ENOUGH: usize = 64;
 const NEEDED: usize = 4;
 
-/// Samples that are read at most.
-pub(super) const MOST: u64 = ENOUGH as u64 * (1 + READERS);
-
 /// Reads samples of epoch 0 from position `after` on, alone and together, each of them once:
 /// `None` if too few could be read in time. It takes about `seconds`, and more where a few reads do.
-pub(super) fn reads(plan: &Plan, after: u64, seconds: f64) -> Option<ReadProbe> {
+/// Also the position behind what it has read.
+pub(super) fn reads(plan: &Plan, after: u64, seconds: f64) -> (Option<ReadProbe>, u64) {
     let next = AtomicU64::new(after);
     let alone = read(plan, 1, &next, seconds / 2.0);
     let together = read(plan, READERS, &next, seconds / 2.0);
-    (alone.len() >= NEEDED && together.len() >= NEEDED).then(|| ReadProbe {
+    let found = (alone.len() >= NEEDED && together.len() >= NEEDED).then(|| ReadProbe {
         // The mean: a store that lets some wait for others is not told by half of them.
         alone: Spread::of(&alone).mean,
         together: Spread::of(&together).mean,
         readers: READERS,
-    })
+    });
+    (found, next.into_inner())
 }
 
 /// How long each read took while `readers` read.
