@@ -276,12 +276,12 @@ class CodeLoader:
         with self._locked():
             if self._generation == iterator:
                 self._figures.asked()
-                self._figures.between_epochs()
+                self._wait_no_longer()
 
     def _wait_no_longer(self) -> None:
         """There is no batch for the program."""
         self._figures.between_epochs()
-        self._live.left()
+        self._live.left(self)
 
     def _end(self, iterator: int) -> tuple[Any, bool] | None:
         """An iterable is over."""

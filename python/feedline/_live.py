@@ -88,9 +88,11 @@ class Live:
             self._seen, self._due = True, 0.0
         self._watched.waits(True)
 
-    def left(self) -> None:
-        """The program waits no longer, and has no batch."""
+    def left(self, loader: Watchable) -> None:
+        """The program waits no longer, and has no batch: the last figures stand until it asks again."""
         self._watched.waits(False)
+        self._due = 0.0
+        self._push(loader)
 
     def handed(self, loader: Watchable) -> None:
         """The program has its batch. The loader is asked for figures once a second at most."""

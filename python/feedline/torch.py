@@ -351,7 +351,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _wait_no_longer(self) -> None:
         """There is no batch for the program."""
         self._figures.between_epochs()
-        self._live.left()
+        self._live.left(self)
 
     def freeze(self, path: str | os.PathLike[str]) -> None:
         """Writes the settings that `num_workers="auto"` has found by now, for

@@ -46,6 +46,26 @@ def once(running: Session) -> dict[str, Any]:
     return snapshot
 
 
+@pytest.mark.parametrize("kind", ["code", "torch"])
+def test_an_epoch_that_is_over_is_seen_to_its_end(runtime: Path, kind: str) -> None:
+    if kind == "torch":
+        pytest.importorskip("torch")
+    script = (
+        "import os, subprocess, sys; from live_process import loader_of\n"
+        f"loader = loader_of({kind!r}, '')\n"
+        "assert len(list(loader)) == 100\n"
+        "look = [sys.executable, '-m', 'feedline', 'watch', str(os.getpid()), '--json', '--once']\n"
+        "subprocess.run(look, check=True, timeout=60)\n"
+    )
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=here, capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    [found] = json.loads(done.stdout)["loaders"]
+    assert found["batches"] == 100, found
+
+
 @pytest.mark.parametrize("kind", ["arrays", "code", "torch"])
 def test_any_loader_can_be_watched_by_its_process_number(runtime: Path, kind: str) -> None:
     if kind == "torch":
