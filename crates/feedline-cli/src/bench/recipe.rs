@@ -5,7 +5,7 @@ use std::path::Path;
 
 use feedline::Spec;
 use feedline::spec::{OpSpec, read_file};
-use feedline::tune::Settings;
+use feedline::tune::{Settings, Subject};
 use serde_json::Value;
 
 use super::job::Job;
@@ -15,6 +15,7 @@ use crate::pipeline::{self, Keys};
 /// What all configurations have in common.
 pub(crate) struct Recipe<'a> {
     pub(crate) target: &'a str,
+    pub(crate) subject: Subject,
     pub(crate) job: &'a Job,
     /// Settings that hold unless a configuration has its own.
     pub(crate) base: &'a Settings,
@@ -30,9 +31,9 @@ impl Recipe<'_> {
     pub(crate) fn lines(&self, settings: &Settings) -> Vec<String> {
         let mut all = self.base.clone();
         all.extend(settings.clone());
-        match self.job.python {
-            true => python(&all),
-            false => self.native(all),
+        match self.subject {
+            Subject::Native => self.native(all),
+            subject => python(subject, &all),
         }
     }
 
@@ -162,8 +163,9 @@ impl Recipe<'_> {
     }
 }
 
-/// A data set goes into a loader; a loader gets other arguments.
-fn python(settings: &Settings) -> Vec<String> {
+/// A data set goes into a loader; a loader gets other arguments. Those of torch's DataLoader are the
+/// program's: only what differs from them is known here.
+fn python(subject: Subject, settings: &Settings) -> Vec<String> {
     let left_out = |key: &str, value: &Value| {
         ["loader", "format"].contains(&key) || (key == "cache" && value == "none")
     };
@@ -180,7 +182,16 @@ fn python(settings: &Settings) -> Vec<String> {
             std::iter::once("dataset".to_owned()).chain(arguments.clone()).collect();
         vec![format!("{class}({})", all.join(", "))]
     };
+    let in_place = |module: &str| {
+        let mut line = format!("from {module} import DataLoader  # with the same arguments");
+        if !arguments.is_empty() {
+            line += &format!(", but {}", arguments.join(", "));
+        }
+        vec![line]
+    };
     match settings.get("loader").and_then(Value::as_str) {
+        Some("torch") if subject == Subject::TorchLoader => in_place("torch.utils.data"),
+        Some("feedline.torch") if subject == Subject::TorchLoader => in_place("feedline.torch"),
         Some("torch") => call("torch.utils.data.DataLoader"),
         Some("feedline.torch") => call("feedline.torch.DataLoader"),
         Some(_) => call("feedline.Loader"),
@@ -249,7 +260,8 @@ mod tests {
     fn lines(target: &str, job: &Job, base: Value, settings: Value) -> Vec<String> {
         let spec = crate::bench::child::describe(Path::new(target), job).unwrap();
         let base = map(base);
-        let recipe = Recipe { target, job, base: &base, spec: Some(&spec), keep: None };
+        let subject = Subject::Native;
+        let recipe = Recipe { target, subject, job, base: &base, spec: Some(&spec), keep: None };
         recipe.lines(&map(settings))
     }
 
@@ -296,8 +308,8 @@ mod tests {
         assert_eq!(told[2], format!("feedline.Loader(\"packed\", batch_size=64, {CROP})"));
         let kept = Path::new("kept");
         let base = Settings::new();
-        let recipe =
-            Recipe { target: "photos", job: &plain, base: &base, spec: None, keep: Some(kept) };
+        let (target, subject, job) = ("photos", Subject::Native, &plain);
+        let recipe = Recipe { target, subject, job, base: &base, spec: None, keep: Some(kept) };
         let told = recipe.lines(&map(json!({"format": "crop-index"})));
         assert_eq!(told[0], "feedline run kept/crop-index");
         let told = recipe.lines(&map(json!({"format": "folder"})));
@@ -340,7 +352,9 @@ mod tests {
     fn arguments_of_python_loaders() {
         let base = map(json!({"batch_size": 32}));
         let python = Job { python: true, ..job(json!({}), &[]) };
-        let recipe = Recipe { target: "m:d", job: &python, base: &base, spec: None, keep: None };
+        let subject = Subject::Dataset { torch: true };
+        let recipe =
+            Recipe { target: "m:d", subject, job: &python, base: &base, spec: None, keep: None };
         let torch = map(json!({"loader": "torch", "num_workers": 2, "persistent_workers": true}));
         assert_eq!(
             recipe.lines(&torch),
@@ -351,5 +365,26 @@ mod tests {
         assert_eq!(recipe.lines(&Settings::new()), ["set batch_size=32"]);
         let none = Settings::new();
         assert!(Recipe { base: &none, ..recipe }.lines(&none).is_empty());
+    }
+
+    #[test]
+    fn a_programs_own_loader_keeps_its_arguments() {
+        let (base, python) = (Settings::new(), Job { python: true, ..job(json!({}), &[]) });
+        let (target, subject, job) = ("m:loader", Subject::TorchLoader, &python);
+        let recipe = Recipe { target, subject, job, base: &base, spec: None, keep: None };
+        let lines = |settings: Value| recipe.lines(&map(settings));
+        assert_eq!(
+            lines(json!({"loader": "feedline.torch"})),
+            ["from feedline.torch import DataLoader  # with the same arguments"]
+        );
+        assert_eq!(
+            lines(json!({"loader": "feedline.torch", "num_workers": 2, "executor": "threads"})),
+            [
+                "from feedline.torch import DataLoader  # with the same arguments, but num_workers=2, executor=\"threads\""
+            ]
+        );
+        assert!(lines(json!({"loader": "torch"}))[0].starts_with("from torch.utils.data import "));
+        assert_eq!(lines(json!({"num_workers": 2})), ["set num_workers=2"]);
+        assert!(lines(json!({})).is_empty(), "as it is");
     }
 }

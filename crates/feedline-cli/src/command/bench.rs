@@ -250,7 +250,8 @@ impl Bench {
         let benchmark = conclude(name, machine, workload, configurations);
         let base = if python { &known.base } else { &base };
         let (job, spec, keep) = (&contest.job, known.spec.as_ref(), self.keep.as_deref());
-        let recipe = Recipe { target: &benchmark.target, job, base, spec, keep };
+        let (target, subject) = (&benchmark.target, known.subject);
+        let recipe = Recipe { target, subject, job, base, spec, keep };
         let best = benchmark.ranking.first().map(|best| &benchmark.configurations[*best]);
         let lines = best.map_or_else(Vec::new, |best| recipe.lines(&best.settings));
         self.tell(&benchmark, &lines, output)?;
