@@ -1,7 +1,8 @@
 //! What a command works on: a file that describes a pipeline, or data, changed by flags.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use feedline::engine::opening;
@@ -258,8 +259,22 @@ fn partial_of(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// What is no file, such as /dev/null or a pipe, is written to: a rename would put a file in its
+/// place.
+fn device_at(path: &Path) -> Option<Metadata> {
+    std::fs::metadata(path).ok().filter(|found| !found.is_file() && !found.is_dir())
+}
+
 /// Tries whether a file could be written here, and leaves nothing behind.
 pub(crate) fn try_writing(path: &Path) -> Result<(), Failure> {
+    if let Some(found) = device_at(path) {
+        // Opening a pipe waits for its reader, who would take the closing for the end of the data.
+        if found.file_type().is_fifo() {
+            return Ok(());
+        }
+        let opened = File::options().write(true).open(path);
+        return opened.map(|_| ()).map_err(|source| cannot_write(path, source));
+    }
     let partial = partial_of(path);
     let was_there = partial.exists();
     let opened = File::options().append(true).create(true).open(&partial);
@@ -284,8 +299,7 @@ pub(crate) fn write_with(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    // A device, such as /dev/null, is written to: a rename would put a file in its place.
-    if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+    if device_at(path).is_some() {
         let written = File::options().write(true).open(path).and_then(|file| {
             let mut file = BufWriter::new(file);
             write(&mut file)?;
@@ -324,6 +338,22 @@ mod tests {
         };
         assert!(write("null", "/dev/null").is_ok());
         assert!(write("full", "/dev/full").is_err());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_is_tried_without_a_file_beside_it() {
+        let folder = std::env::temp_dir().join(format!("feedline-pipe-{}", std::process::id()));
+        let pipe = folder.join("pipe");
+        // No file can be made here.
+        std::fs::create_dir_all(partial_of(&pipe)).unwrap();
+        assert!(try_writing(&pipe).is_err());
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(try_writing(&pipe).is_ok(), "without waiting for a reader");
+        let null = folder.join("null");
+        std::fs::create_dir_all(partial_of(&null)).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &null).unwrap();
+        assert!(try_writing(&null).is_ok());
         std::fs::remove_dir_all(folder).unwrap();
     }
 
