@@ -309,6 +309,10 @@ pub(crate) fn write_with(
     }
     let partial = partial_of(path);
     let written = File::create(&partial).and_then(|file| {
+        if let Ok(replaced) = std::fs::metadata(path) {
+            // Before there is anything to read. Some file systems have no permissions to set.
+            let _ = file.set_permissions(replaced.permissions());
+        }
         let mut file = BufWriter::new(file);
         write(&mut file)?;
         file.into_inner()?;
@@ -382,5 +386,17 @@ mod tests {
         for wrong in ["batch_size", "x=", "x=[1", "x=a b"] {
             assert!(matches!(read_set(wrong), Err(Failure::Usage(_))), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("feedline-mode-{}", std::process::id()));
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o606)).unwrap();
+        write_whole(&path, b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o606);
+        std::fs::remove_file(path).unwrap();
     }
 }
