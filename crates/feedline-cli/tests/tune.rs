@@ -4,7 +4,7 @@
 mod command_line;
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -80,6 +80,43 @@ fn a_path_gets_a_whole_spec_and_json_gets_keys() {
 }
 
 #[test]
+fn the_choice_is_told_even_if_the_file_fails_at_the_end() {
+    let folder = fresh("tune-late");
+    for form in ["--json", "--no-json"] {
+        let place = folder.join(form);
+        fs::create_dir_all(&place).unwrap();
+        let out = place.join("made.toml");
+        let arguments = ["tune", photos(), "--batch-size", "4", "--out", out.to_str().unwrap()];
+        let json = (form == "--json").then_some(form);
+        let mut child = command(&[&arguments[..], &EASY[..]].concat())
+            .args(json)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Its first words come after the file was tried: then the folder goes.
+        let mut said = String::new();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        errors.read_line(&mut said).unwrap();
+        fs::remove_dir_all(&place).unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let shown = text(&ended.stdout);
+        assert_eq!(ended.status.code(), Some(1), "{said} {shown}");
+        assert!(said.contains("cannot write"), "{said}");
+        if json.is_some() {
+            let tuned: serde_json::Value = serde_json::from_str(shown).unwrap();
+            assert!(tuned["choice"]["settings"].is_object(), "{tuned}");
+            assert!(tuned["written"].is_null(), "{tuned}");
+        } else {
+            assert!(shown.contains("num_workers = "), "{shown}");
+            assert!(!shown.contains("written"), "{shown}");
+        }
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn too_few_cores_are_said_with_figures() {
     // A step of a tenth of a millisecond is faster than anything decodes 40 photos.
     let arguments = ["--train-step", "100us", "--seconds", "0.2", "--dry-run"];
@@ -96,10 +133,12 @@ fn wrong_input_is_refused_clearly() {
     let file = folder.join("pipeline.toml");
     fs::write(&file, spec()).unwrap();
     let (name, none) = (file.to_str().unwrap(), folder.join("none/x.toml"));
-    let cases: [(&[&str], i32, &str); 14] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["tune", photos()], 2, "add --out"),
         (&["tune", photos(), "--out", "x.yaml"], 2, ".toml or .json"),
         (&["tune", photos(), "--out", none.to_str().unwrap()], 2, "no such folder"),
+        // Nobody waits five minutes for this.
+        (&["tune", photos(), "--out", "/proc/x.toml", "--seconds", "300"], 1, "cannot write"),
         (&["tune", name, "--batch-size", "3"], 2, "for a PATH"),
         (&["tune", name, "--cpus", "4096"], 2, "feedline plan"),
         (&["tune", name, "--train-step", "0"], 2, "must take some time"),

@@ -164,16 +164,27 @@ impl Tune {
         self.spell_out_prefetch(&spec, &search, &mut choice);
         self.check_same_batches(&spec, choice.settings)?;
         let changes = changes(&choice);
-        if let Some(path) = &destination {
-            self.write(&spec, path, &choice, &changes)?;
-        }
+        // A file that cannot be written does not take the result away.
+        let written = match &destination {
+            Some(path) => self.write(&spec, path, &choice, &changes),
+            None => Ok(()),
+        };
         if output.is_json() {
-            describe(&mut result, &search, stretches, Some(&choice), destination.as_deref());
+            let path = destination.as_deref().filter(|_| written.is_ok());
+            describe(&mut result, &search, stretches, Some(&choice), path);
             output.json(&result)?;
         } else {
-            self.show(&search, &choice, &changes, destination.as_deref(), output)?;
+            self.show(&search, &choice, &changes, output)?;
+            match &destination {
+                None => output.line("nothing was written (--dry-run)")?,
+                Some(path) if written.is_ok() => {
+                    output.line(&format!("written to {}", path.display()))?;
+                }
+                Some(_) => {}
+            }
         }
-        Ok(Outcome::Success)
+        output.flush()?;
+        written.map(|()| Outcome::Success)
     }
 
     /// Where the settings go; `None` with --dry-run.
@@ -205,14 +216,19 @@ impl Tune {
         if self.dry_run {
             return Ok(None);
         }
-        match (&self.out, is_spec) {
-            (Some(out), _) => Ok(Some(out.clone())),
-            (None, true) => Ok(Some(self.target.clone())),
-            (None, false) => Err(Failure::Usage(format!(
-                "{} is no spec to write the settings into: add --out pipeline.toml, or --dry-run to see them only",
-                self.target.display()
-            ))),
-        }
+        let path = match (&self.out, is_spec) {
+            (Some(out), _) => out,
+            (None, true) => &self.target,
+            (None, false) => {
+                return Err(Failure::Usage(format!(
+                    "{} is no spec to write the settings into: add --out pipeline.toml, or --dry-run to see them only",
+                    self.target.display()
+                )));
+            }
+        };
+        // Better now than after minutes of work.
+        pipeline::try_writing(&replaced(path))?;
+        Ok(Some(path.clone()))
     }
 
     fn flags(&self) -> Keys {
@@ -351,9 +367,7 @@ impl Tune {
             let what = self.target.display().to_string();
             Failure::Library(Error::Source { what, problem })
         })?;
-        // A link stays one: what it points to is replaced.
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        pipeline::write_whole(&path, changed.as_bytes())
+        pipeline::write_whole(&replaced(path), changed.as_bytes())
     }
 
     fn show(
@@ -361,7 +375,6 @@ impl Tune {
         search: &Search,
         choice: &Choice,
         changes: &[Change],
-        written: Option<&Path>,
         output: &mut Output,
     ) -> Result<(), Failure> {
         let mut table = Table::new([
@@ -407,11 +420,13 @@ impl Tune {
         for remark in &choice.remarks {
             output.text(remark, 4)?;
         }
-        output.line(&match written {
-            Some(path) => format!("written to {}", path.display()),
-            None => "nothing was written (--dry-run)".to_owned(),
-        })
+        Ok(())
     }
+}
+
+/// The file that is replaced: a link stays one, and what it points to is.
+fn replaced(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 fn milliseconds(seconds: f64) -> u64 {
