@@ -161,6 +161,45 @@ fn one_that_fails_does_not_stop_the_others() {
     assert!(text(&none.stdout).contains("failed: memory=1kB"), "{}", text(&none.stdout));
 }
 
+/// With a driver over the host's memory: whether memory is page-locked or not, batches are copied.
+#[test]
+fn plain_and_pinned_memory_do_the_same_work() {
+    let folder = fresh("bench-pinned");
+    let driver = folder.join("libcuda-mock.so");
+    let source =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/python/cuda/driver.c").to_owned();
+    let flags = ["-shared", "-fPIC", "-o", driver.to_str().unwrap(), &source, "-lpthread"];
+    assert!(Command::new("cc").args(flags).status().unwrap().success());
+    let trace = folder.join("trace.json");
+    let run = |failing: &str| {
+        let more = ["--workers", "1", "--pinned", "--json", "--trace", trace.to_str().unwrap()];
+        let run = command(&bench(&more))
+            .env("FEEDLINE_CUDA_LIBRARY", &driver)
+            .env("FEEDLINE_MOCK_FAIL", failing)
+            .output()
+            .unwrap();
+        let result: Value = serde_json::from_slice(&run.stdout).unwrap();
+        let errors: Vec<String> = result["configurations"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["error"].as_str().unwrap_or("none").to_owned())
+            .collect();
+        (errors, result)
+    };
+    let (errors, result) = run("nothing");
+    assert_eq!(errors, ["none", "none"]);
+    assert_eq!(result["machine"]["device"], "cuda");
+    let told = result["use"].as_array().unwrap().last().unwrap().to_string();
+    assert!(told.contains("device=") && told.contains("pin_memory="), "{told}");
+    // Such runs have a timeline, too.
+    let trace: Value = serde_json::from_slice(&fs::read(&trace).unwrap()).unwrap();
+    assert!(trace.to_string().contains("decode"), "spans of a worker");
+    let (errors, _) = run("cuMemAlloc_v2");
+    assert!(errors.iter().all(|error| error.contains("cuMemAlloc_v2")), "{errors:?}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn formats_are_packed_first() {
     let folder = fresh("bench-packed");

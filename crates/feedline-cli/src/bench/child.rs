@@ -205,6 +205,9 @@ fn open(target: &Path, job: &Job) -> Result<Opened, String> {
         return Ok((Box::new(LoaderFeed::new(loader, job.spans)), length, chosen));
     }
     let device = device::open(name.unwrap_or("cuda")).map_err(|error| error.to_string())?;
+    if let Some(most) = job.spans {
+        loader.record_timeline(most);
+    }
     let loader = DeviceLoader::new(loader, device, AHEAD, pinned.unwrap_or(true)).map_err(told)?;
     Ok((Box::new(DeviceFeed { loader, held: None }), length, chosen))
 }
@@ -258,6 +261,10 @@ impl Feed for DeviceFeed {
 
     fn evidence(&mut self) -> Evidence {
         self.loader.loader().monitor().evidence_since(&feedline::engine::Stats::default())
+    }
+
+    fn timeline(&mut self) -> Vec<Vec<Span>> {
+        self.loader.loader().monitor().timeline()
     }
 }
 

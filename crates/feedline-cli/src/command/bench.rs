@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use feedline::deliver::device::cuda;
 use feedline::spec::read::parse_duration;
 use feedline::tune::{
     Benchmark, Candidate, Configuration, Machine, Settings, Subject, TrainStep, Workload, grid,
@@ -103,7 +104,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', help_heading = "Grid")]
     loaders: Vec<String>,
 
-    /// Also with batches in page-locked memory that are copied to a GPU.
+    /// Batches that are copied to a GPU (--device, else cuda), from plain and from page-locked memory.
     #[arg(long, help_heading = "Grid")]
     pinned: bool,
 
@@ -192,13 +193,17 @@ pub(crate) struct Bench {
 type Step = (TrainStep, Option<String>);
 
 impl Bench {
-    pub(crate) fn run(self, output: &mut Output, host: &dyn Host) -> Result<Outcome, Failure> {
+    pub(crate) fn run(mut self, output: &mut Output, host: &dyn Host) -> Result<Outcome, Failure> {
         let Some(target) = self.target.clone() else {
             let device = self.device.unwrap_or_default();
             return Copies { device, batch: self.batch, rounds: self.rounds }.run(output);
         };
         let python = target.to_str().is_some_and(is_python);
         self.check(python, output)?;
+        if self.pinned && !python && self.device.is_none() && cuda::problem(0).is_none() {
+            // Both sides copy their batches: memory alone is compared.
+            self.device = Some("cuda".to_owned());
+        }
         let signals = Signals::watch();
         let (timeout, show_output) = (self.timeout, self.show_output);
         let surroundings = Surroundings { host, signals: &signals, timeout, show_output };
