@@ -91,14 +91,22 @@ impl Pictures {
         [&self.report, &self.trace, &self.svg, &self.png].into_iter().any(Option::is_some)
     }
 
-    /// Finds mistakes before anything is run, and whether all can be written.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        if self.report.is_some() && self.report == self.trace {
-            let text =
-                "--report and --trace name the same file: the second would replace the first";
-            return Err(Failure::Usage(text.to_owned()));
+    /// Finds mistakes before anything is run, and whether all can be written, `others` too: files
+    /// that more flags name.
+    pub(crate) fn check(&self, others: &[(&str, &Path)]) -> Result<(), Failure> {
+        let own = [("--report", &self.report), ("--trace", &self.trace)];
+        let own = own.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?)));
+        let files: Vec<_> = own.chain(others.iter().copied()).collect();
+        let place = |path: &Path| std::path::absolute(path).ok();
+        for (number, (flag, path)) in files.iter().enumerate() {
+            let mut before = files[..number].iter();
+            if let Some((same, _)) = before.find(|(_, other)| place(other) == place(path)) {
+                return Err(Failure::Usage(format!(
+                    "{same} and {flag} name the same file: one would replace the other"
+                )));
+            }
         }
-        [&self.report, &self.trace].into_iter().flatten().try_for_each(|path| try_file(path))?;
+        files.iter().try_for_each(|(_, path)| try_file(path))?;
         [&self.svg, &self.png].into_iter().flatten().try_for_each(|path| try_folder(path))
     }
 

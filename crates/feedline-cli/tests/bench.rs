@@ -258,7 +258,7 @@ fn runs_over_a_part_of_the_data_say_so() {
 
 #[test]
 fn mistakes_are_named() {
-    let cases: [(&[&str], &str); 15] = [
+    let cases: [(&[&str], &str); 18] = [
         (&["bench"], "required"),
         (&["bench", photos(), "--workers", "1,two"], "--workers: \"two\""),
         (&["bench", photos(), "--prefetch", "0"], "--prefetch: \"0\""),
@@ -274,6 +274,9 @@ fn mistakes_are_named() {
         (&["bench", photos(), "--report", "no/such/a.html"], "no/such"),
         (&["bench", photos(), "--repeats", "0"], "--repeats"),
         (&["bench", photos(), "--rounds", "3"], "--rounds"),
+        (&["bench", "train:make_dataset", "--device", "cuda"], "--device is for specs and paths"),
+        (&["bench", photos(), "--csv", "no-x", "--markdown", "no-x"], "--csv and --markdown name"),
+        (&["bench", photos(), "--csv", "./no-x", "--trace", "no-x"], "--trace and --csv name"),
     ];
     for (arguments, expected) in cases {
         let said = complaint(arguments, 2);

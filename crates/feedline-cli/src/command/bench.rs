@@ -23,7 +23,7 @@ use crate::bench::recipe::Recipe;
 use crate::bench::show;
 use crate::host::{Host, is_python};
 use crate::output::{Failure, Outcome, Output};
-use crate::pictures::{Pictures, SPANS, try_file};
+use crate::pictures::{Pictures, SPANS};
 use crate::pipeline::{self, Keys};
 use crate::signals::Signals;
 use crate::terminal::{show_number, show_seconds};
@@ -286,12 +286,17 @@ impl Bench {
                     "--formats and --caches are for specs and paths, not for Python code",
                 );
             }
+            if self.device.is_some() {
+                return wrong(
+                    "--device is for specs and paths: name a function that returns feedline.Loader(..., device=\"cuda\")",
+                );
+            }
         } else if !self.executors.is_empty() || !self.loaders.is_empty() {
             return wrong("--executors and --loaders are for Python data sets: give module:name");
         }
-        let files = [&self.csv, &self.markdown].into_iter().flatten();
-        files.filter(|path| !is_dash(path)).try_for_each(|path| try_file(path))?;
-        self.pictures.check()
+        let tables = [("--csv", &self.csv), ("--markdown", &self.markdown)];
+        let tables = tables.into_iter().filter_map(|(flag, path)| Some((flag, path.as_deref()?)));
+        self.pictures.check(&tables.filter(|(_, path)| !is_dash(path)).collect::<Vec<_>>())
     }
 
     /// Settings that flags ask for.

@@ -102,7 +102,7 @@ const STEPS: u64 = 1000;
 
 impl Diagnose {
     pub(crate) fn run(self, output: &mut Output, host: &dyn Host) -> Result<Outcome, Failure> {
-        self.pictures.check()?;
+        self.pictures.check(&[])?;
         let signals = Signals::watch();
         let progress = output.progress(STEPS, "steps");
         let patience = Patience::begin(&signals, self.timeout, output.is_json());
