@@ -25,6 +25,7 @@ fn number(value: &Value) -> f64 {
 fn the_preset_goes_from_no_workers_to_the_defaults() {
     let result = json(&bench(&["--train-step", "2ms"]), 0);
     assert_eq!((&result["command"], &result["baseline"]), (&"bench".into(), &0.into()));
+    assert_eq!(result["interrupted"], false);
     let list = result["configurations"].as_array().unwrap();
     assert_eq!(list[0]["name"], "no workers");
     let names: Vec<&str> = list.iter().map(|one| one["name"].as_str().unwrap()).collect();
@@ -298,6 +299,36 @@ fn the_copies_to_a_gpu_are_still_there() {
     assert!(complaint(&["bench", "--device", "tape"], 1).contains("tape"));
 }
 
+/// The processes that a process has started.
+fn children(id: u32) -> Vec<u32> {
+    let listed = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+    listed.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+#[test]
+fn ctrl_c_between_runs_tells_of_those_that_are_over() {
+    let endless = ["--workers", "0,1", "--epochs", "1", "--batch-size", "8", "--repeats", "1000"];
+    let child = command(&[&["bench", photos(), "--json", "--quiet"], &endless[..]].concat())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = Vec::new();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // The third run begins when two are over.
+    while seen.len() < 3 && Instant::now() < deadline {
+        seen.extend(children(child.id()));
+        seen.dedup();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(signalled.success());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130));
+    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!((&result["command"], &result["interrupted"]), (&"bench".into(), &true.into()));
+    assert!(!result["configurations"][0]["runs"].as_array().unwrap().is_empty());
+}
+
 #[test]
 fn ctrl_c_ends_the_runs_and_tells_what_there_is() {
     let arguments =
@@ -309,21 +340,19 @@ fn ctrl_c_ends_the_runs_and_tells_what_there_is() {
         .unwrap();
     let id = child.id();
     let started = Instant::now();
-    let runs = |id: u32| {
-        let listed =
-            fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-        listed.split_whitespace().map(|pid| pid.parse::<u32>().unwrap()).collect::<Vec<_>>()
-    };
-    while runs(id).is_empty() && started.elapsed() < Duration::from_secs(20) {
+    while children(id).is_empty() && started.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let started_runs = runs(id);
+    let started_runs = children(id);
     assert!(!started_runs.is_empty(), "a run is a process of its own");
     let signalled = Command::new("kill").args(["-INT", &id.to_string()]).status().unwrap();
     assert!(signalled.success());
     let ended = Instant::now();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(ended.elapsed() < Duration::from_secs(10));
+    let told: Value = serde_json::from_reader(child.stdout.take().unwrap()).unwrap();
+    let expected = serde_json::json!({"command": "bench", "target": photos(), "interrupted": true});
+    assert_eq!(told, expected);
     for run in started_runs {
         assert!(!std::path::Path::new(&format!("/proc/{run}")).exists(), "{run} lives on");
     }

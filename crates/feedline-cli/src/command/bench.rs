@@ -212,7 +212,7 @@ impl Bench {
         let base = self.asked();
         let known = match Known::of(&target, &job, &base, &surroundings) {
             Ok(known) => known,
-            Err(Stop::Interrupted(code)) => return Ok(Outcome::Interrupted(code)),
+            Err(Stop::Interrupted(code)) => return interrupted(&target, code, output),
             Err(Stop::Failure(failure)) => return Err(failure),
         };
         if known.spec.as_ref().is_some_and(|spec| spec.transforms.is_empty()) {
@@ -227,7 +227,7 @@ impl Bench {
         if self.measure_step {
             step = match self.time_step(&target, &job, &known, &surroundings, output) {
                 Ok(step) => step,
-                Err(Stop::Interrupted(code)) => return Ok(Outcome::Interrupted(code)),
+                Err(Stop::Interrupted(code)) => return interrupted(&target, code, output),
                 Err(Stop::Failure(failure)) => return Err(failure),
             };
             job.step = None;
@@ -235,7 +235,7 @@ impl Bench {
         let spec = known.spec.as_ref();
         let contestants = contestants(candidates, shelf.as_ref(), spec, &signals, output);
         if let Some(code) = signals.received() {
-            return Ok(Outcome::Interrupted(code));
+            return interrupted(&target, code, output);
         }
         let contest = Contest {
             surroundings: &surroundings,
@@ -245,11 +245,14 @@ impl Bench {
             repeats: self.repeats,
             spans: self.pictures.want_timeline().then_some(SPANS),
         };
-        let Some((workload, configurations, interrupted)) =
+        let Some((workload, configurations, ended)) =
             self.measure(&contest, &contestants, step, output)
         else {
-            return Ok(Outcome::Interrupted(signals.received().unwrap_or(130)));
+            return interrupted(&target, signals.received().unwrap_or(130), output);
         };
+        if ended.is_some() {
+            output.note("interrupted: the figures are of the runs that were over by then");
+        }
         let machine = Machine { device: self.device.clone(), ..Machine::here() };
         let name = target.to_string_lossy().into_owned();
         let benchmark = conclude(name, machine, workload, configurations);
@@ -259,8 +262,8 @@ impl Bench {
         let recipe = Recipe { target, subject, job, base, spec, keep };
         let best = benchmark.ranking.first().map(|best| &benchmark.configurations[*best]);
         let lines = best.map_or_else(Vec::new, |best| recipe.lines(&best.settings));
-        self.tell(&benchmark, &lines, output)?;
-        Ok(match interrupted {
+        self.tell(&benchmark, &lines, ended.is_some(), output)?;
+        Ok(match ended {
             Some(code) => Outcome::Interrupted(code),
             None if benchmark.ranking.is_empty() => Outcome::BadSamples,
             None => Outcome::Success,
@@ -444,6 +447,7 @@ impl Bench {
         &self,
         benchmark: &Benchmark,
         recipe: &[String],
+        interrupted: bool,
         output: &mut Output,
     ) -> Result<(), Failure> {
         let tables =
@@ -452,6 +456,7 @@ impl Bench {
         if output.is_json() {
             let mut value = json!(benchmark);
             value["command"] = "bench".into();
+            value["interrupted"] = interrupted.into();
             let best = benchmark.ranking.first().map(|best| &benchmark.configurations[*best]);
             value["best"] = json!(best.map(|best| best.name.clone()));
             value["use"] = json!(recipe);
@@ -471,6 +476,16 @@ impl Bench {
         let written = tables.each_ref().map(write);
         written.into_iter().chain([drawn]).collect()
     }
+}
+
+/// Nothing can be said before the first run is over.
+fn interrupted(target: &OsStr, code: i32, output: &mut Output) -> Result<Outcome, Failure> {
+    output.note("interrupted: nothing was measured");
+    if output.is_json() {
+        let target = target.to_string_lossy();
+        output.json(&json!({"command": "bench", "target": target, "interrupted": true}))?;
+    }
+    Ok(Outcome::Interrupted(code))
 }
 
 /// Reads a time that is longer than none.
