@@ -230,7 +230,7 @@ fn csv_field(text: &str) -> String {
     text.to_owned()
 }
 
-/// A table for a page or an issue.
+/// A table for a page or an issue, and below it what else is to be known.
 pub(crate) fn markdown(benchmark: &Benchmark) -> String {
     let mut columns = COLUMNS;
     columns[2] = "relative";
@@ -252,13 +252,26 @@ pub(crate) fn markdown(benchmark: &Benchmark) -> String {
     if let Some(sentence) = best_sentence(benchmark) {
         text += &format!("\n{sentence}\n");
     }
+    let errors = benchmark
+        .configurations
+        .iter()
+        .filter_map(|one| one.error.as_ref().map(|error| format!("failed: {}: {error}", one.name)));
+    let warnings = benchmark.warnings.iter().map(|warning| format!("warning: {}", warning.text));
+    let items: String = errors
+        .chain(warnings)
+        // What looks like a tag would not be shown.
+        .map(|item| format!("- {}\n", item.replace('\n', " ").replace('<', "&lt;")))
+        .collect();
+    if !items.is_empty() {
+        text += &format!("\n{items}");
+    }
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use feedline::tune::{Machine, Run, TrainStep, Workload, name_of, ranking};
+    use feedline::tune::{Machine, Run, TrainStep, Warning, Workload, name_of, ranking};
     use serde_json::Map;
 
     fn benchmark() -> Benchmark {
@@ -324,7 +337,11 @@ mod tests {
         assert!(lines.iter().take(3).all(|line| line.split(',').count() == FIGURES.len() + 2));
         assert!(lines[2].starts_with("1,workers=2,310,"), "{csv}");
         assert!(lines[3].ends_with("\"no \"\"room\"\", sorry\""), "{csv}");
-        let markdown = markdown(&benchmark());
+        let mut warned = benchmark();
+        warned.warnings = vec![Warning { text: "it\nis".to_owned(), ..Warning::default() }];
+        let markdown = markdown(&warned);
+        let below = "\n- failed: workers=9: no \"room\", sorry\n- warning: it is\n";
+        assert!(markdown.ends_with(below), "{markdown}");
         assert!(markdown.contains("| **workers=2** | 310 ±0% | 3.1x |"), "{markdown}");
         let table: Vec<&str> = markdown.lines().filter(|line| line.starts_with('|')).collect();
         assert_eq!(table.len(), 5);
