@@ -335,6 +335,10 @@ class Timeline:
         lane.append({"activity": activity, **times, "batch": number})
 
     def lanes(self) -> list[list[dict[str, Any]]]:
-        """A list for each worker, in the order of time."""
+        """A list for each worker, in the order of time, from the moment on from which none has lost
+        anything: one that made less would seem to have been alone before."""
         workers = range(max(self._spans, default=-1) + 1)
-        return [sorted(self._spans.get(worker, ()), key=lambda span: span["begin"]) for worker in workers]
+        full = [lane[0]["begin"] for lane in self._spans.values() if len(lane) == self._most]
+        since = max(full, default=-1)
+        kept = ([span for span in self._spans.get(worker, ()) if span["end"] > since] for worker in workers)
+        return [sorted(lane, key=lambda span: span["begin"]) for lane in kept]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import viztracer
+from feedline._observe import Timeline
 from PIL import Image
 from playwright.sync_api import Browser, Page, Route
 
@@ -101,3 +102,14 @@ def test_perfetto_reads_every_span(opened: Any, name: str, pictures: Path, tmp_p
     page.screenshot(path=shot)
     with Image.open(shot) as picture:
         assert len(picture.convert("RGB").getcolors(1 << 20) or ()) > 20, "an empty page"
+
+
+def test_lanes_of_python_code_begin_where_none_has_lost_anything() -> None:
+    timeline = Timeline(4)
+    began = timeline._began
+    for second in range(10):
+        timeline.span(0, "code", began + second, began + second + 1, second)
+    for second in (0, 5):
+        timeline.span(2, "code", began + second, began + second + 4, second)
+    kept = [[round(span["begin"] / 1e9) for span in lane] for lane in timeline.lanes()]
+    assert kept == [[6, 7, 8, 9], [], [5]]

@@ -268,17 +268,17 @@ fn shown(value: &Value) -> String {
 /// left out.
 pub(crate) fn newest(timeline: &[Vec<Span>], most: usize) -> (Vec<Vec<Span>>, usize) {
     let total: usize = timeline.iter().map(Vec::len).sum();
-    let mut since = 0;
-    if total > most {
+    let since = (total > most).then(|| {
         let mut begins: Vec<u64> = timeline.iter().flatten().map(|span| span.begin).collect();
         begins.sort_unstable();
-        since = begins[total - most];
-    }
+        // What is going on at that moment is kept too, one span of each lane at most.
+        begins[total - most.saturating_sub(timeline.len()).max(1)]
+    });
     let lanes: Vec<Vec<Span>> = timeline
         .iter()
         .map(|lane| {
-            let mut kept: Vec<Span> =
-                lane.iter().filter(|span| span.begin >= since).copied().collect();
+            let kept = lane.iter().filter(|span| since.is_none_or(|since| span.end > since));
+            let mut kept: Vec<Span> = kept.copied().collect();
             kept.sort_by_key(|span| span.begin);
             kept
         })
@@ -366,6 +366,19 @@ mod tests {
         assert_eq!(workload_text(&workload), text);
         (workload.batches, workload.seconds) = (None, None);
         assert_eq!(workload_text(&workload), "a training step of 20 ms");
+    }
+
+    #[test]
+    fn the_newest_spans_have_what_was_going_on() {
+        let span = |begin, end| Span { activity: Activity::Step, begin, end, batch: 0 };
+        let worker: Vec<Span> = (0..100).map(|at| span(at, at + 1)).collect();
+        let timeline = [vec![span(0, 40), span(40, 200)], worker];
+        let (lanes, left_out) = newest(&timeline, 10);
+        assert_eq!(lanes[0], [span(40, 200)], "a long step");
+        assert!(lanes[1].len() == 8 && left_out == 93, "{left_out}");
+        let (lanes, left_out) = newest(&[vec![span(0, 0)]], 10);
+        assert_eq!((lanes[0].len(), left_out), (1, 0));
+        assert_eq!(newest(&timeline, 1).0[0].len(), 1);
     }
 
     #[test]

@@ -415,9 +415,10 @@
       shown?.remove();
       box.replaceChildren();
       const chosen = data.timelines[place];
-      if (chosen.left_out) {
-        box.append(element("p", { className: "quiet" }, `Only the newest spans are in this page: ${count(chosen.left_out)} older ones were left out.`));
-      }
+      // Microseconds after the run's beginning; lanes are bounded before they come here, too.
+      const begins = Math.min(...chosen.lanes.filter((lane) => lane.spans.length).map((lane) => lane.spans[1])) / 1e6;
+      const missing = chosen.left_out ? `${count(chosen.left_out)} older ones were left out.` : begins > 1 ? `the first ${seconds(begins)} are not shown.` : "";
+      if (missing) box.append(element("p", { className: "quiet" }, `Only the newest spans are in this page: ${missing}`));
       shown = timeline.show(box, chosen, data.activities);
     };
     if (data.timelines.length > 1) {

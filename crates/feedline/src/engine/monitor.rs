@@ -87,15 +87,14 @@ impl Monitor {
         evidence(&self.shared, before, &self.stats())
     }
 
-    /// The timeline: the program's lane first, then one for each worker. Empty unless it is kept.
+    /// The timeline: the program's lane first, then one for each worker, all from the same moment on.
+    /// Empty unless it is kept.
     #[must_use]
     pub fn timeline(&self) -> Vec<Vec<Span>> {
         // The locks of another process's lanes may be held for ever.
         let own = self.process == std::process::id();
         let timeline = self.shared.timeline.get().filter(|_| own);
-        timeline.map_or_else(Vec::new, |timeline| {
-            timeline.lanes().iter().map(observe::Lane::spans).collect()
-        })
+        timeline.map_or_else(Vec::new, observe::Timeline::spans)
     }
 }
 

@@ -97,10 +97,18 @@ impl Timeline {
         self.lanes.get(number + 1)
     }
 
-    /// All lanes, the program's first.
+    /// What all lanes hold, the program's first, from the moment on from which none has lost
+    /// anything: a worker fills its lane sooner than the program, and would seem to have been idle
+    /// before.
     #[must_use]
-    pub fn lanes(&self) -> &[Lane] {
-        &self.lanes
+    pub fn spans(&self) -> Vec<Vec<Span>> {
+        let mut lanes: Vec<Vec<Span>> = self.lanes.iter().map(Lane::spans).collect();
+        let full = lanes.iter().zip(&self.lanes).filter(|(spans, lane)| spans.len() == lane.most);
+        let since = full.filter_map(|(spans, _)| spans.first()).map(|span| span.begin).max();
+        if let Some(since) = since {
+            lanes.iter_mut().for_each(|spans| spans.retain(|span| span.end > since));
+        }
+        lanes
     }
 
     /// A moment as the timeline counts.
@@ -124,5 +132,20 @@ mod tests {
         let kept: Vec<u64> = timeline.program().spans().iter().map(|span| span.batch).collect();
         assert_eq!(kept, [2, 3, 4]);
         assert!(timeline.worker(0).is_some() && timeline.worker(1).is_none());
+    }
+
+    #[test]
+    fn lanes_begin_where_none_has_lost_anything() {
+        let timeline = Timeline::new(2, 4);
+        let span = |begin, end| Span { activity: Activity::Step, begin, end, batch: 0 };
+        // The program has room for all, a worker only for the last four, the other made little.
+        [(0, 10), (10, 25), (25, 30)].map(|(begin, end)| timeline.program().push(span(begin, end)));
+        (0..10).for_each(|at| timeline.worker(0).unwrap().push(span(at * 3, at * 3 + 3)));
+        timeline.worker(1).unwrap().push(span(2, 3));
+        let lanes = timeline.spans();
+        let begins = |lane: usize| lanes[lane].iter().map(|span| span.begin).collect::<Vec<_>>();
+        assert_eq!(begins(1), [18, 21, 24, 27]);
+        assert_eq!(begins(0), [10, 25], "what was going on stays");
+        assert_eq!(begins(2), [0u64; 0]);
     }
 }
