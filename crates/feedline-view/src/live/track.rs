@@ -68,6 +68,10 @@ pub(super) struct Track {
     pub(super) stage_names: Vec<String>,
     /// When the last batch was seen.
     handed_over: f64,
+    /// Seconds that the program waited, the most that was seen since counting began: a wait that
+    /// goes on is counted before it is in the loader's own figures, and a counter must not fall
+    /// between the two.
+    waited: f64,
     now: Option<LoaderNow>,
     verdict: Option<Verdict>,
 }
@@ -83,6 +87,7 @@ impl Track {
             history: History::new(),
             stage_names: Vec::new(),
             handed_over: 0.0,
+            waited: 0.0,
             now: None,
             verdict: None,
         }
@@ -132,7 +137,9 @@ impl Track {
             self.recent.clear();
             self.recent.push_back(Moment { at, ..never() });
             self.arrivals = [Arrival { at, reading: Reading::default() }].into();
+            self.waited = 0.0;
         }
+        self.waited = self.waited.max(reading.wait_seconds);
         if self.arrivals.back().is_none_or(|last| last.reading.batches != reading.batches) {
             if self.arrivals.len() == ARRIVALS {
                 self.arrivals.pop_front();
@@ -206,7 +213,7 @@ impl Track {
             bytes_per_second,
             bytes_read: reading.bytes_read,
             wait_share,
-            wait_seconds: reading.wait_seconds,
+            wait_seconds: self.waited,
             step_seconds: reading.step_seconds,
             wait_p50_seconds: reading.wait_p50_seconds,
             wait_p99_seconds: reading.wait_p99_seconds,
@@ -391,6 +398,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_count_of_waits_never_falls() {
+        let mut track = Track::new(0, about());
+        let mut counted = |tick, batches, wait, waiting| {
+            let Look::Pushed(stats, _) = look(batches, wait, 1.0) else { panic!("it is pushed") };
+            track.add(second(tick), Look::Pushed(stats, waiting), 1.0, Vec::new());
+            track.now().unwrap().wait_seconds
+        };
+        // The wait of nine seconds is over, and what is pushed last does not have it yet.
+        let (during, after) = (counted(0, 5, 1.0, Some(9.0)), counted(1, 5, 1.0, None));
+        assert_eq!((during, after, counted(2, 7, 10.5, None)), (10.0, 10.0, 10.5));
+        assert_eq!(counted(3, 1, 0.2, None), 0.2, "counting began anew");
     }
 
     #[test]
