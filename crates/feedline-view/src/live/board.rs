@@ -262,7 +262,7 @@ impl Board {
         let open = chosen(open, tick, &followed);
         let looks: Vec<(Look, Vec<Quarantined>)> = open.iter().map(|entry| entry.look()).collect();
         let now = Instant::now();
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let mut seen = lock(&self.seen);
         seen.hidden = (all - open.len()) as u64;
         seen.cores_busy = seen.usage.filter(|_| all > 0).and_then(|(before, old)| {
@@ -271,6 +271,8 @@ impl Board {
         });
         seen.usage = (all > 0).then_some((now, usage));
         let at = now.duration_since(self.begun).as_secs_f64();
+        // A clock that is set back must not turn the page's lines back.
+        let time = wall.max(seen.second.time + (at - seen.second.at));
         let second = Second { tick: seen.tick, at, time, process_memory: usage.memory };
         (seen.tick, seen.second) = (seen.tick + 1, second);
         let followed = |track: &Track| open.iter().any(|entry| entry.id == track.id);
@@ -483,6 +485,19 @@ mod tests {
         assert_eq!(board.data(Some(9), Some(3))["loader"], 0);
         assert_eq!(ticks(Some(9), Some(3)), json!([0, 1, 2, 3, 4]));
         assert_eq!(Board::new().data(None, None)["loaders"], json!([]));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_turns_no_line_back() {
+        let board = Board::new();
+        let _kept = board.watch_pushed(about("a"));
+        board.sample();
+        // Until now the clock was an hour ahead.
+        lock(&board.seen).second.time += 3600.0;
+        let before = board.snapshot().time;
+        board.sample();
+        let passed = board.snapshot().time - before;
+        assert!((0.0..60.0).contains(&passed), "{passed}");
     }
 
     #[test]
