@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
@@ -22,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An answer of a process that seems to have ended.
 const SHORT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A socket that was made is listened to within this time.
+const BREATH: Duration = Duration::from_millis(50);
 
 /// A process that can be looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,14 +57,22 @@ pub fn peers() -> Vec<Peer> {
 fn peers_in(folder: &Path) -> Vec<Peer> {
     let peers = sockets(folder).into_iter().filter_map(|(pid, socket)| {
         let peer = Peer { pid, socket };
-        // A child that a process left behind may keep its socket open, and never answers.
-        let ended = is_stale(&peer.socket)
-            || (is_dead(pid) && peer.ask("snapshot", SHORT_PATIENCE).is_err());
-        if ended {
-            // Somebody else may have removed it first.
-            let _ = fs::remove_file(&peer.socket);
+        if is_dead(pid) {
+            if is_stale(&peer.socket) {
+                // Somebody else may have removed it first.
+                let _ = fs::remove_file(&peer.socket);
+                return None;
+            }
+            // One of another container seems to be dead from here. A child that a process left
+            // behind may keep its socket open, and never answers: what is not known is not removed.
+            return peer.ask("snapshot", SHORT_PATIENCE).is_ok().then_some(peer);
         }
-        (!ended).then_some(peer)
+        // A process that has made its socket may not listen to it yet.
+        let stale = is_stale(&peer.socket) && {
+            thread::sleep(BREATH);
+            is_stale(&peer.socket)
+        };
+        (!stale).then_some(peer)
     });
     peers.collect()
 }
@@ -69,8 +81,14 @@ impl Peer {
     /// Looks at it.
     #[must_use]
     pub fn look(&self) -> Seen {
-        let patience = if is_dead(self.pid) { SHORT_PATIENCE } else { PATIENCE };
-        match self.ask("snapshot", patience) {
+        let answer = if is_dead(self.pid) {
+            // It may live in another container, and be slow: once is no sign.
+            let first = self.ask("snapshot", SHORT_PATIENCE);
+            first.or_else(|_| self.ask("snapshot", SHORT_PATIENCE))
+        } else {
+            self.ask("snapshot", PATIENCE)
+        };
+        match answer {
             Ok(value) => match serde_json::from_value(value) {
                 Ok(snapshot) => Seen::Snapshot(Box::new(snapshot)),
                 Err(error) => Seen::Silent(io::Error::other(format!(
@@ -106,6 +124,22 @@ impl Peer {
     }
 }
 
+impl Seen {
+    /// What it means for who saw the process of this session before at the same place: another one
+    /// that has its number, or whoever listens at the port of its page now, is not the one.
+    #[must_use]
+    pub fn after(self, session: &str) -> Seen {
+        use io::ErrorKind::{InvalidData, PermissionDenied};
+        match self {
+            Seen::Snapshot(snapshot) if snapshot.session != session => Seen::Ended,
+            Seen::Silent(error) if matches!(error.kind(), InvalidData | PermissionDenied) => {
+                Seen::Ended
+            }
+            seen => seen,
+        }
+    }
+}
+
 /// Nobody is there any more, rather than slow.
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
@@ -118,9 +152,10 @@ pub fn fetch(address: &str) -> Seen {
     match get(address) {
         Ok(text) => match serde_json::from_slice(&text) {
             Ok(snapshot) => Seen::Snapshot(Box::new(snapshot)),
-            Err(error) => Seen::Silent(io::Error::other(format!(
-                "{address} is not the page of a feedline process: {error}"
-            ))),
+            Err(error) => {
+                let text = format!("{address} is not the page of a feedline process: {error}");
+                Seen::Silent(io::Error::new(io::ErrorKind::InvalidData, text))
+            }
         },
         Err(error) if is_gone(&error) => Seen::Ended,
         Err(error) => Seen::Silent(error),
@@ -167,4 +202,80 @@ fn get(address: &str) -> io::Result<Bytes> {
         let timed = tokio::time::timeout(PATIENCE, exchange).await;
         timed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixListener;
+
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+    use super::*;
+    use crate::live::folders::make_private;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("feedline-{name}-{}", std::process::id()));
+        make_private(&folder).unwrap();
+        folder
+    }
+
+    /// Made, and not listened to.
+    fn bound(path: &Path) -> OwnedFd {
+        let made = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&made, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        made
+    }
+
+    #[test]
+    fn only_what_the_dead_left_is_removed() {
+        let base = folder("peers");
+        let path = |process: u32| base.join(format!("{process}.sock"));
+        let (here, dead, silent) = (std::process::id(), u32::MAX, u32::MAX - 1);
+        let (early, _left) = (bound(&path(here)), bound(&path(dead)));
+        // It seems to be dead from here, and does not answer: it may be a stopped one elsewhere.
+        let _silent = UnixListener::bind(path(silent)).unwrap();
+        assert_eq!(peers_in(&base), []);
+        assert!(path(here).exists() && !path(dead).exists() && path(silent).exists());
+        let soon = thread::spawn(move || {
+            thread::sleep(BREATH / 5);
+            listen(&early, 8).unwrap();
+            early
+        });
+        let found: Vec<u32> = peers_in(&base).iter().map(|peer| peer.pid).collect();
+        assert_eq!(found, [here], "it has begun to listen");
+        drop(soon.join().unwrap());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_process_elsewhere_that_is_slow_once_has_not_ended() {
+        let base = folder("slow");
+        let peer = Peer { pid: u32::MAX, socket: base.join("slow.sock") };
+        let listener = UnixListener::bind(&peer.socket).unwrap();
+        let answering = thread::spawn(move || {
+            let _slow = listener.accept().unwrap();
+            let (mut asked, _) = listener.accept().unwrap();
+            // What is not read would break the connection.
+            asked.read_exact(&mut [0; "snapshot\n".len()]).unwrap();
+            let answer = serde_json::to_vec(&Snapshot::default()).unwrap();
+            asked.write_all(&answer).unwrap();
+        });
+        assert!(matches!(peer.look(), Seen::Snapshot(_)));
+        answering.join().unwrap();
+        assert!(matches!(peer.look(), Seen::Ended), "nobody listens any more");
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn who_took_the_place_of_a_process_is_not_the_process() {
+        let snapshot =
+            || Seen::Snapshot(Box::new(Snapshot { session: "a".into(), ..Snapshot::default() }));
+        assert!(matches!(snapshot().after("a"), Seen::Snapshot(_)));
+        assert!(matches!(snapshot().after("b"), Seen::Ended));
+        let silent = |kind: io::ErrorKind| Seen::Silent(kind.into()).after("a");
+        assert!(matches!(silent(io::ErrorKind::PermissionDenied), Seen::Ended));
+        assert!(matches!(silent(io::ErrorKind::InvalidData), Seen::Ended));
+        assert!(matches!(silent(io::ErrorKind::TimedOut), Seen::Silent(_)));
+    }
 }

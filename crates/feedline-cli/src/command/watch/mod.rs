@@ -104,7 +104,7 @@ impl Watch {
             line(&first, output)?;
             return Ok(Outcome::Success);
         }
-        let looks = follow(place.clone());
+        let looks = follow(place.clone(), first.session.clone());
         let ended = if output.is_json() || !output.terminal().has_screen() {
             line(&first, output)?;
             lines(&looks, &signals, output)?
@@ -219,14 +219,14 @@ fn list(peers: &[Peer], output: &mut Output) -> Result<Outcome, Failure> {
 
 /// Looks once a second, on a thread of its own: a process that is stopped answers late or never,
 /// and the keyboard must not wait for it.
-fn follow(place: Place) -> Receiver<Seen> {
+fn follow(place: Place, session: String) -> Receiver<Seen> {
     let (sender, receiver) = sync_channel(1);
     thread::spawn(move || {
         let mut next = Instant::now() + EVERY;
         loop {
             thread::sleep(next.saturating_duration_since(Instant::now()));
             next = (next + EVERY).max(Instant::now());
-            let seen = place.look();
+            let seen = place.look().after(&session);
             let over = matches!(seen, Seen::Ended);
             if sender.send(seen).is_err() || over {
                 return;
