@@ -112,12 +112,12 @@ const LINES: [RGBColor; 8] = [
 const ACTIVITY_COLOURS: [RGBColor; 8] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 114, 178),
-    RGBColor(217, 141, 0),
-    RGBColor(74, 166, 221),
+    RGBColor(189, 122, 0),
+    RGBColor(2, 138, 237),
     RGBColor(0, 158, 115),
     RGBColor(196, 106, 156),
-    RGBColor(184, 168, 0),
-    RGBColor(138, 143, 152),
+    RGBColor(102, 95, 0),
+    RGBColor(95, 101, 112),
 ];
 
 impl<B: DrawingBackend> Paper<'_, B> {
@@ -362,6 +362,7 @@ mod tests {
     #[test]
     fn figures_for_people() {
         assert_eq!(
+    use crate::findings::ACTIVITIES;
             [show_count(0.0), show_count(1234567.4), show_count(2.25)],
             ["0", "1,234,567", "2.2"]
         );
@@ -375,4 +376,35 @@ mod tests {
     fn the_fonts_bytes_are_a_font() {
         assert!(font_is_ready());
     }
+    /// The colour of this name in a part of the stylesheet.
+    fn colour(css: &str, name: &str) -> RGBColor {
+        let (_, rest) = css.split_once(&format!("--{name}: #")).unwrap();
+        let part = |place: usize| u8::from_str_radix(&rest[place..place + 2], 16).unwrap();
+        RGBColor(part(0), part(2), part(4))
+    }
+
+    /// How light it is, as WCAG 2 counts.
+    fn luminance(RGBColor(red, green, blue): RGBColor) -> f64 {
+        let linear = |part: u8| match f64::from(part) / 255.0 {
+            part if part <= 0.03928 => part / 12.92,
+            part => ((part + 0.055) / 1.055).powf(2.4),
+        };
+        0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue)
+    }
+
+    #[test]
+    fn colours_of_activities_stand_out_from_the_panel() {
+        let css = include_str!("../../web/base.css");
+        let (light, dark) = css.split_once("data-theme=\"dark\"").unwrap();
+        for (theme, css) in [("light", light), ("dark", dark)] {
+            let panel = luminance(colour(css, "panel"));
+            for (_, name) in ACTIVITIES {
+                let own = luminance(colour(css, name));
+                let contrast = (own.max(panel) + 0.05) / (own.min(panel) + 0.05);
+                assert!(contrast >= 3.0, "{name} in the {theme} theme: {contrast:.2}");
+            }
+        }
+        assert_eq!(ACTIVITIES.map(|(_, name)| colour(light, name)), ACTIVITY_COLOURS);
+    }
+
 }
