@@ -4,7 +4,8 @@
 
 mod made_up;
 
-use feedline::tune::{Benchmark, Diagnosis};
+use feedline::observe::Timeline;
+use feedline::tune::{Benchmark, Diagnosis, TrainStep};
 use feedline_view::{Format, Picture, Report, trace};
 use serde_json::Value;
 
@@ -100,6 +101,51 @@ fn pictures_are_what_their_names_say() {
     }
     let drawn = Report::of_diagnosis("Diagnosis", &diagnosis).pictures(Format::Svg).unwrap();
     assert_eq!(names(&drawn), ["stall.svg", "memory.svg", "timeline.svg"]);
+}
+
+fn svg(report: &Report<'_>, name: &str) -> String {
+    let mut drawn = report.pictures(Format::Svg).unwrap().into_iter();
+    let picture = drawn.find(|picture| picture.name == name).unwrap();
+    String::from_utf8(picture.content).unwrap()
+}
+
+#[test]
+fn without_a_step_nobody_waits() {
+    let mut found = made_up::diagnosis();
+    assert!(svg(&Report::of_diagnosis("Step", &found), "stall.svg").contains("waiting: reading"));
+    found.workload.step = TrainStep::None;
+    let text = svg(&Report::of_diagnosis("No step", &found), "stall.svg");
+    assert!(!text.contains("waiting") && text.contains("between batches"), "{text}");
+}
+
+#[test]
+fn workers_that_do_not_fit_on_paper_are_told() {
+    let mut found = made_up::diagnosis();
+    found.run.timeline = made_up::timeline(20, 100, 1.5, 0.1);
+    let text = svg(&Report::of_diagnosis("Many", &found), "timeline.svg");
+    assert!(text.contains("worker 15") && !text.contains("worker 16"), "{text}");
+    assert!(text.contains("4 more workers are not shown"), "{text}");
+    found.run.timeline.truncate(17);
+    assert!(!svg(&Report::of_diagnosis("16", &found), "timeline.svg").contains("not shown"));
+}
+
+/// A worker's lane overflows long before the trainer's.
+#[test]
+fn a_timeline_begins_where_its_workers_are_known() {
+    let mut found = made_up::diagnosis();
+    let kept = Timeline::new(2, 2_000);
+    for (lane, spans) in made_up::timeline(2, 800, 0.15, 0.1).into_iter().enumerate() {
+        let to = lane.checked_sub(1).map_or(Some(kept.program()), |worker| kept.worker(worker));
+        spans.into_iter().for_each(|span| to.unwrap().push(span));
+    }
+    found.run.timeline = kept.spans();
+    assert!(found.run.timeline[0].len() < 1_600, "the trainer's first steps are gone");
+    let text = svg(&Report::of_diagnosis("Long", &found), "timeline.svg");
+    for row in ["worker 0: decode", "worker 1: decode"] {
+        assert!(text.contains(row), "{text}");
+    }
+    // Eight batches or more of four decoded parts each.
+    assert!(text.matches("#028AED").count() > 32, "{text}");
 }
 
 /// The share of pixels that are not white.

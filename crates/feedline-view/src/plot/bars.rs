@@ -81,13 +81,22 @@ pub(super) fn configurations<B: DrawingBackend>(
     Ok(())
 }
 
-/// Where the trainer's time goes, as one bar.
-pub(super) fn stall<B: DrawingBackend>(paper: &Paper<'_, B>, stall: &StallBar) -> Drawn<B> {
+/// Where the trainer's time goes, as one bar. Without a step nobody waits: it is where the time goes.
+pub(super) fn stall<B: DrawingBackend>(
+    paper: &Paper<'_, B>,
+    stall: &StallBar,
+    has_step: bool,
+) -> Drawn<B> {
+    let names = if has_step {
+        ["waiting: reading", "waiting: preparing", "waiting: copying", "not waiting"]
+    } else {
+        ["reading", "preparing", "copying", "between batches"]
+    };
     let parts = [
-        ("waiting: reading", stall.reading, ACTIVITY_COLOURS[2]),
-        ("waiting: preparing", stall.preparing, ACTIVITY_COLOURS[3]),
-        ("waiting: copying", stall.copying, ACTIVITY_COLOURS[5]),
-        ("not waiting", stall.none, ACTIVITY_COLOURS[1]),
+        (names[0], stall.reading, ACTIVITY_COLOURS[2]),
+        (names[1], stall.preparing, ACTIVITY_COLOURS[3]),
+        (names[2], stall.copying, ACTIVITY_COLOURS[5]),
+        (names[3], stall.none, ACTIVITY_COLOURS[1]),
     ];
     let mut chart = ChartBuilder::on(paper.area)
         .margin(paper.px(8.0))
@@ -111,7 +120,7 @@ pub(super) fn stall<B: DrawingBackend>(paper: &Paper<'_, B>, stall: &StallBar) -
             [(from, 0.04), (from + share, 0.96)],
             colour.filled(),
         )))?;
-        let ink = if name == "not waiting" { WHITE } else { BLACK };
+        let ink = if name == names[3] { WHITE } else { BLACK };
         let style = paper.text(NORMAL, &ink);
         let (left, y) = chart.backend_coord(&(from, 0.5));
         let (right, _) = chart.backend_coord(&(from + share, 0.5));

@@ -56,7 +56,8 @@ impl std::error::Error for PictureError {}
 /// What is drawn.
 enum Plot<'a> {
     Configurations(Vec<(Compared<'a>, Interval)>),
-    Stall(&'a feedline::tune::StallBar),
+    /// And whether there is a step, between which the trainer waits.
+    Stall(&'a feedline::tune::StallBar, bool),
     Throughput(Vec<Scaling>),
     Wait(Vec<Scaling>),
     Memory(Vec<MemoryLine<'a>>),
@@ -221,7 +222,7 @@ impl Plot<'_> {
     fn name(&self) -> &'static str {
         match self {
             Plot::Configurations(_) => "configurations",
-            Plot::Stall(_) => "stall",
+            Plot::Stall(..) => "stall",
             Plot::Throughput(_) => "throughput",
             Plot::Wait(_) => "wait",
             Plot::Memory(_) => "memory",
@@ -232,7 +233,7 @@ impl Plot<'_> {
     fn size(&self) -> (u32, u32) {
         match self {
             Plot::Configurations(rows) => (720, 64 + 32 * rows.len() as u32),
-            Plot::Stall(_) => (720, 116),
+            Plot::Stall(..) => (720, 116),
             Plot::Throughput(lines) | Plot::Wait(lines) => (480, 330 + 19 * lines.len() as u32),
             Plot::Memory(lines) => (720, 330 + 19 * (lines.len() as u32).div_ceil(3)),
             Plot::Timeline(recorded) => (720, 92 + timeline::height(recorded.run)),
@@ -243,7 +244,7 @@ impl Plot<'_> {
         paper.area.fill(&WHITE)?;
         match self {
             Plot::Configurations(rows) => bars::configurations(paper, rows),
-            Plot::Stall(stall) => bars::stall(paper, stall),
+            Plot::Stall(stall, has_step) => bars::stall(paper, stall, *has_step),
             Plot::Throughput(found) => lines::throughput(paper, found),
             Plot::Wait(found) => lines::wait(paper, found),
             Plot::Memory(found) => lines::memory(paper, found),
@@ -324,14 +325,17 @@ impl Report<'_> {
             })
             .collect();
         let (scaling, memory) = (found.scaling(), found.memory());
+        let has_step = found.has_step();
         let mut plots = Vec::new();
         if !ran.is_empty() {
             plots.push(Plot::Configurations(ran));
         }
-        plots.extend(found.verdict().map(|verdict| Plot::Stall(&verdict.stall)));
+        plots.extend(
+            found.verdict().map(|found| &found.stall).map(|stall| Plot::Stall(stall, has_step)),
+        );
         if !scaling.is_empty() {
             plots.push(Plot::Throughput(scaling.clone()));
-            plots.extend(found.has_step().then_some(Plot::Wait(scaling)));
+            plots.extend(has_step.then_some(Plot::Wait(scaling)));
         }
         if !memory.is_empty() {
             plots.push(Plot::Memory(memory));
@@ -358,11 +362,11 @@ fn show_percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::findings::ACTIVITIES;
 
     #[test]
     fn figures_for_people() {
         assert_eq!(
-    use crate::findings::ACTIVITIES;
             [show_count(0.0), show_count(1234567.4), show_count(2.25)],
             ["0", "1,234,567", "2.2"]
         );
@@ -372,10 +376,6 @@ mod tests {
         );
     }
 
-    #[test]
-    fn the_fonts_bytes_are_a_font() {
-        assert!(font_is_ready());
-    }
     /// The colour of this name in a part of the stylesheet.
     fn colour(css: &str, name: &str) -> RGBColor {
         let (_, rest) = css.split_once(&format!("--{name}: #")).unwrap();
@@ -407,4 +407,8 @@ mod tests {
         assert_eq!(ACTIVITIES.map(|(_, name)| colour(light, name)), ACTIVITY_COLOURS);
     }
 
+    #[test]
+    fn the_fonts_bytes_are_a_font() {
+        assert!(font_is_ready());
+    }
 }

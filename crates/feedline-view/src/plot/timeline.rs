@@ -109,12 +109,17 @@ pub(super) fn first_seconds<B: DrawingBackend>(paper: &Paper<'_, B>, run: &Run) 
         .y_label_area_size(widest + paper.px(14.0))
         .build_cartesian_2d(0.0..end, rows.len() as f64..0.0)?;
     let unit = if end < 2.0 { ("milliseconds", 1000.0) } else { ("seconds", 1.0) };
+    let hidden = match run.timeline.len().saturating_sub(LANES) {
+        0 => String::new(),
+        1 => "; 1 more worker is not shown".to_owned(),
+        more => format!("; {more} more workers are not shown"),
+    };
     chart
         .configure_mesh()
         .disable_y_mesh()
         .y_labels(0)
         .x_labels(8)
-        .x_desc(unit.0)
+        .x_desc(format!("{}{hidden}", unit.0))
         .x_label_formatter(&|value| super::show_count(value * unit.1))
         .label_style(style.clone())
         .axis_desc_style(style.clone())
