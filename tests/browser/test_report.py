@@ -59,14 +59,21 @@ def colours(place: Locator) -> int:
 
 
 @pytest.fixture(scope="module")
-def benched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_of_noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small pictures."""
+    folder = tmp_path_factory.mktemp("noise")
+    noise = np.random.default_rng(0).integers(0, 256, (24, 48, 48, 3), dtype=np.uint8)
+    (folder / "class").mkdir()
+    for place, picture in enumerate(noise):
+        Image.fromarray(picture).save(folder / "class" / f"{place}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def benched(folder_of_noise: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a short run of the command itself."""
     folder = tmp_path_factory.mktemp("benched")
-    noise = np.random.default_rng(0).integers(0, 256, (24, 48, 48, 3), dtype=np.uint8)
-    (folder / "photos" / "class").mkdir(parents=True)
-    for place, picture in enumerate(noise):
-        Image.fromarray(picture).save(folder / "photos" / "class" / f"{place}.png")
-    command = [sys.executable, "-m", "feedline", "bench", str(folder / "photos"), "--quiet"]
+    command = [sys.executable, "-m", "feedline", "bench", str(folder_of_noise), "--quiet"]
     command += ["--workers", "1,2", "--prefetch", "1,4", "--batch-sizes", "4,8", "--train-step", "2ms"]
     # Long enough for memory to be looked at several times.
     command += ["--epochs", "60", "--repeats", "2", "--report", str(folder / "report.html")]
@@ -350,4 +357,21 @@ def test_plots_for_papers(pictures: Path, browser: Browser, name: str) -> None:
     context.close()
     # The same picture at half the size: ink in the same places, though fonts differ.
     assert abs(drawn.shape[1] * 2 - shown.shape[1]) <= 2
-    assert abs((drawn.sum(axis=2) < 600).mean() - (shown.sum(axis=2) < 600).mean()) < 0.05
+    inks = [(one.sum(axis=2) < 600).mean() for one in (drawn, shown)]
+    assert abs(inks[0] - inks[1]) < 0.05
+    assert min(inks) > 0.005, "a picture is blank"
+
+
+def test_the_timeline_of_a_long_run_has_its_workers(folder_of_noise: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "feedline", "bench", str(folder_of_noise), "--quiet"]
+    command += ["--workers", "1", "--prefetch", "4", "--batch-sizes", "8", "--train-step", "100us"]
+    # A worker's lane keeps 20,000 spans, of which a sample takes three; the trainer's has room for all.
+    command += ["--epochs", "600", "--repeats", "1", "--svg", str(tmp_path)]
+    run(command, check=True, timeout=300, capture_output=True)
+    assert "worker 0: decode" in (tmp_path / "timeline.svg").read_text()
+
+
+def test_the_budget_is_drawn_beside_the_memory(visit: Open, pictures: Path) -> None:
+    diagnosis = visit(pictures / "diagnosis" / "report.html").page.inner_text("body")
+    assert "the loader's budget, 1.1 GB" in diagnosis
+    assert "budget" not in visit(pictures / "benchmark" / "report.html").page.inner_text("body")

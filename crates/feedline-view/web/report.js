@@ -380,9 +380,15 @@
     const shown = data.memory.slice(0, 16);
     if (shown.length < data.memory.length) own.append(element("p", { className: "quiet" }, `The first ${shown.length} of ${data.memory.length}.`));
     const columns = uPlot.join(shown.map((line) => [line.seconds, line.bytes]));
+    const series = shown.map((line, place) => ({ name: line.name, paint: line_name(place), line: place >= 8 ? "dashed" : "line", values: columns[place + 1] }));
+    // A budget that is far away would only squeeze the rest.
+    const limit = data.memory_limit;
+    const near = limit < 3 * Math.max(...shown.flatMap((line) => line.bytes));
+    if (known(limit) && near) series.push({ name: `the loader's budget, ${bytes(limit)}`, paint: "text", line: "dashed", values: columns[0].map(() => limit) });
+    else if (known(limit)) own.append(element("p", { className: "quiet" }, `The loader's budget is ${bytes(limit)}, far above.`));
     lines(own, "Memory over time", {
       x: columns[0], x_label: "seconds", y_label: "memory", y_values: bytes, at_point: seconds,
-      series: shown.map((line, place) => ({ name: line.name, paint: line_name(place), line: place >= 8 ? "dashed" : "line", values: columns[place + 1] })),
+      series,
     });
   };
 
