@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import http.server
 import json
 import os
+import pty
 import re
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -409,3 +416,74 @@ def test_a_loader_without_the_dashboard_that_it_needs_is_closed() -> None:
         feedline.Loader(THREE, dashboard=-1)
     [loader] = [at.locals["self"] for at in raised.traceback if "self" in at.locals][-1:]
     assert loader._native.closed
+
+
+def test_who_takes_over_the_port_is_not_the_process() -> None:
+    class Page(http.server.BaseHTTPRequestHandler):
+        """The page of a process once, then of somebody who knows nothing of its token."""
+
+        answered = False
+
+        def do_GET(self) -> None:
+            seen = {"pid": 1, "program": "", "session": "a", "tick": 1, "time": 1.0, "memory": 0}
+            body = json.dumps({**seen, "cores_busy": None, "cores": 1, "loaders": []}).encode()
+            self.send_response(403 if Page.answered else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            Page.answered = True
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = watch(f"http://127.0.0.1:{server.server_port}/token/", "--json")
+        server.shutdown()
+    assert done.returncode == 0 and "has ended" in done.stderr, done
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_the_screen_on_a_terminal(runtime: Path) -> None:
+    def size(lines: int, columns: int) -> None:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def until(mark: bytes) -> bytes:
+        """What is drawn, until this is seen."""
+        seen = b""
+        deadline = time.monotonic() + 30
+        while mark not in seen:
+            assert time.monotonic() < deadline, seen
+            if select.select([terminal], [], [], 0.2)[0]:
+                seen += os.read(terminal, 65536)
+        return seen
+
+    with session() as running:
+        command = [sys.executable, "-m", "feedline", "watch", str(running.pid)]
+        terminal, slave = pty.openpty()
+        size(30, 100)
+        before = termios.tcgetattr(slave)
+        environment = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+        ends = {"stdin": slave, "stdout": slave, "stderr": slave}
+        with subprocess.Popen(command, **ends, start_new_session=True, env=environment) as watcher:
+            try:
+                drawn = until(b"q ends")
+                assert b"\x1b[?1049h" in drawn, "a screen of its own"
+                assert f"process {running.pid}".encode() in drawn and b"queue" in drawn
+                assert termios.tcgetattr(slave)[3] != before[3], "keys come at once"
+                size(20, 60)
+                # All is drawn anew.
+                assert b"queue" in until(b"q ends")
+                os.write(terminal, b"q")
+                assert b"\x1b[?25h" in until(b"\x1b[?1049l") + until_quiet(terminal)
+                assert watcher.wait(30) == 0
+            finally:
+                watcher.kill()
+        assert termios.tcgetattr(slave) == before, "the terminal is as it was"
+        os.close(slave)
+        os.close(terminal)
+
+
+def until_quiet(terminal: int) -> bytes:
+    """What is still to be read."""
+    seen = b""
+    while select.select([terminal], [], [], 0.5)[0]:
+        seen += os.read(terminal, 65536)
+    return seen
