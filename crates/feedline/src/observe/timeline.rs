@@ -139,7 +139,9 @@ mod tests {
         let timeline = Timeline::new(2, 4);
         let span = |begin, end| Span { activity: Activity::Step, begin, end, batch: 0 };
         // The program has room for all, a worker only for the last four, the other made little.
-        [(0, 10), (10, 25), (25, 30)].map(|(begin, end)| timeline.program().push(span(begin, end)));
+        for (begin, end) in [(0, 10), (10, 25), (25, 30)] {
+            timeline.program().push(span(begin, end));
+        }
         (0..10).for_each(|at| timeline.worker(0).unwrap().push(span(at * 3, at * 3 + 3)));
         timeline.worker(1).unwrap().push(span(2, 3));
         let lanes = timeline.spans();
