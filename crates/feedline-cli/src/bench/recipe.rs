@@ -169,14 +169,24 @@ fn python(subject: Subject, settings: &Settings) -> Vec<String> {
     let left_out = |key: &str, value: &Value| {
         ["loader", "format"].contains(&key) || (key == "cache" && value == "none")
     };
-    let arguments: Vec<String> = settings
+    let loader = settings.get("loader").and_then(Value::as_str);
+    let mut arguments: Vec<String> = settings
         .iter()
         .filter(|(key, value)| !left_out(key, value))
         .map(|(key, value)| match key.as_str() {
             "cache" => format!("cache={{\"hold\": {}}}", literal(value)),
+            // torch's own takes numbers only.
+            "num_workers" if value == "auto" && loader == Some("torch") => {
+                format!("num_workers={}", feedline::tune::cores())
+            }
             key => format!("{key}={}", literal(value)),
         })
         .collect();
+    let own = subject == Subject::TorchLoader;
+    if !own && loader == Some("feedline.torch") && !settings.contains_key("num_workers") {
+        // It is measured with workers, and has none unless it is told.
+        arguments.push("num_workers=\"auto\"".to_owned());
+    }
     let call = |class: &str| {
         let all: Vec<String> =
             std::iter::once("dataset".to_owned()).chain(arguments.clone()).collect();
@@ -189,9 +199,9 @@ fn python(subject: Subject, settings: &Settings) -> Vec<String> {
         }
         vec![line]
     };
-    match settings.get("loader").and_then(Value::as_str) {
-        Some("torch") if subject == Subject::TorchLoader => in_place("torch.utils.data"),
-        Some("feedline.torch") if subject == Subject::TorchLoader => in_place("feedline.torch"),
+    match loader {
+        Some("torch") if own => in_place("torch.utils.data"),
+        Some("feedline.torch") if own => in_place("feedline.torch"),
         Some("torch") => call("torch.utils.data.DataLoader"),
         Some("feedline.torch") => call("feedline.torch.DataLoader"),
         Some(_) => call("feedline.Loader"),
@@ -362,6 +372,13 @@ mod tests {
                 "torch.utils.data.DataLoader(dataset, batch_size=32, num_workers=2, persistent_workers=True)"
             ]
         );
+        let ours = map(json!({"loader": "feedline.torch"}));
+        assert_eq!(
+            recipe.lines(&ours),
+            ["feedline.torch.DataLoader(dataset, batch_size=32, num_workers=\"auto\")"]
+        );
+        let auto = recipe.lines(&map(json!({"loader": "torch", "num_workers": "auto"})));
+        assert!(!auto[0].contains("auto") && auto[0].contains("num_workers="), "{auto:?}");
         assert_eq!(recipe.lines(&Settings::new()), ["set batch_size=32"]);
         let none = Settings::new();
         assert!(Recipe { base: &none, ..recipe }.lines(&none).is_empty());

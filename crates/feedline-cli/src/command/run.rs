@@ -210,14 +210,15 @@ impl Run {
             }
         }
         ran?;
-        if let Some(path) = &self.trace {
-            pictures::write_trace_of(&loader, &pipeline::shown(&self.target), path)?;
-            output.note(&format!("trace: {}", path.display()));
-        }
         if output.is_json() {
             output.json(&self.json(&loader, &measurement))?;
         } else {
             self.show(&loader, &measurement, output)?;
+        }
+        // Last: a disk that is full by now takes no result away.
+        if let Some(path) = &self.trace {
+            pictures::write_trace_of(&loader, &pipeline::shown(&self.target), path)?;
+            output.note(&format!("trace: {}", path.display()));
         }
         Ok(match measurement.interrupted {
             Some(code) => Outcome::Interrupted(code),
