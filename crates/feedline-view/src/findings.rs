@@ -45,7 +45,7 @@ pub(crate) struct Scaling {
     pub name: String,
     /// From the fewest workers to the most.
     pub points: Vec<Point>,
-    /// Samples a second of one worker, by the point with the fewest.
+    /// Samples a second of one worker, by the point with the fewest, if there is another one.
     pub of_one: Option<f64>,
     /// Samples a second that the trainer could use.
     pub wanted: Option<f64>,
@@ -198,7 +198,10 @@ impl<'a> Findings<'a> {
             let names: Vec<_> = telling.map(|(key, value)| format!("{key}={value}")).collect();
             line.name = if names.is_empty() { "measured".to_owned() } else { names.join(", ") };
             line.points.sort_by_key(|point| point.workers);
-            let fewest = line.points.iter().find(|point| point.workers > 0);
+            let mut with_workers = line.points.iter().filter(|point| point.workers > 0);
+            let fewest = with_workers.next();
+            // A single number of workers is as good as itself.
+            let fewest = fewest.filter(|_| with_workers.next().is_some());
             line.of_one = fewest.map(|point| point.rate.mean / point.workers as f64);
         }
         groups.into_iter().map(|(_, line)| line).collect()
