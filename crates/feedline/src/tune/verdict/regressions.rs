@@ -49,7 +49,14 @@ fn workers_that_wait_for_bytes_are_not_too_many() {
     // What is fast once the bytes are in memory waits for them, however busy the cores are.
     let mut late = full_cores(40);
     late.ceilings.prepared = Some(900.0);
-    assert_eq!(judge(&late).cause, Cause::ReadLatency);
+    let verdict = judge(&late);
+    assert_eq!(verdict.cause, Cause::ReadLatency);
+    assert!(has_sign(&verdict, "All cores busy") && !has_sign(&verdict, "Cores idle"));
+    // Cores that others keep busy are idle as far as the loader goes.
+    late.worker_time.cpu = 3.0;
+    late.process_cores = Some(0.3);
+    let verdict = judge(&late);
+    assert!(has_sign(&verdict, "Cores idle") && !has_sign(&verdict, "All cores busy"));
 }
 
 #[test]

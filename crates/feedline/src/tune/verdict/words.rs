@@ -140,8 +140,12 @@ fn reason(evidence: &Evidence, shares: &Shares, cause: Cause) -> String {
         }
         Cause::ReadLatency => {
             let read = evidence.read_probe.map_or(evidence.read_p50_seconds, |probe| probe.alone);
+            let idle = match shares.uses_all(evidence) {
+                true => "",
+                false => "; cores are idle meanwhile",
+            };
             format!(
-                "the latency of reads, {} each, {} at a time; cores are idle meanwhile",
+                "the latency of reads, {} each, {} at a time{idle}",
                 show_time(read),
                 count(at_once)
             )
@@ -327,7 +331,10 @@ pub(super) fn signs(evidence: &Evidence, shares: &Shares, found: Cause) -> Vec<S
     if waits && evidence.cores > 1.0 && (lock || alone) && !busy {
         signs.push(format!("One core at 100 % while others idle ({used})"));
     }
-    if waits && busy {
+    let reading = [Cause::ReadLatency, Cause::ReadBandwidth, Cause::SlowPlace].contains(&found);
+    // Workers that wait for bytes leave their cores idle, whatever others do with them.
+    let idle = reading && !shares.uses_all(evidence);
+    if waits && busy && !idle {
         let others = evidence.cores_of_others().filter(|others| *others >= SOME_CORES);
         let others = others.map_or(String::new(), |by| format!(", {by:.1} by other programs"));
         signs.push(format!("All cores busy and the GPU still waiting ({used}{others})"));
@@ -339,8 +346,7 @@ pub(super) fn signs(evidence: &Evidence, shares: &Shares, found: Cause) -> Vec<S
             count(machine)
         ));
     }
-    let reading = [Cause::ReadLatency, Cause::ReadBandwidth, Cause::SlowPlace].contains(&found);
-    if waits && reading {
+    if waits && idle {
         signs.push(format!("Cores idle and the GPU waiting, I/O latency ({used})"));
     }
     let slow = |t: &Turnovers| t.mean > 0.02 && t.mean >= TURNOVER_TIMES * t.other;
