@@ -32,8 +32,8 @@ on for it. While somebody looks, a thread of the process takes its figures once 
 processes are not listed: what they do shows in the process that they work for. FEEDLINE_WATCH=0 in \
 a process's environment forbids it; FEEDLINE_WATCH=/a/path keeps the sockets in that folder, which \
 must be yours alone. The watcher ends with the process. On a terminal: q ends, Tab shows the next \
-loader. Elsewhere it prints a line a second. In place of the number, the address of a page will do \
-(http://127.0.0.1:8080/TOKEN/); but `ps` shows its token to all users of the machine.";
+loader. Elsewhere it prints a line a second. The address of a page will do in place \
+of the number, but `ps` shows its token to all users of the machine.";
 
 /// Look at a running training process.
 #[derive(Debug, clap::Args)]
