@@ -174,9 +174,11 @@ fn advised_commands_are_accepted() {
     let stages: [(Cause, Change); 5] = [
         (Cause::Decode, |_| ()),
         (Cause::Transform, |e| e.stages[1].name = "transform".to_owned()),
-        (Cause::ReadLatency, |e| e.stages[0].seconds = 0.5),
+        // Who waits for bytes leaves the cores idle.
+        (Cause::ReadLatency, |e| (e.stages[0].seconds, e.worker_time.cpu) = (0.5, 0.4)),
         (Cause::ReadBandwidth, |e| {
-            (e.stages[0].seconds, e.read_bytes_per_sample) = (0.5, 1e7);
+            (e.stages[0].seconds, e.worker_time.cpu) = (0.5, 0.4);
+            e.read_bytes_per_sample = 1e7;
         }),
         (Cause::Memory, |e| e.worker_time.memory = 100.0),
     ];
