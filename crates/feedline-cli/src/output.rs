@@ -46,6 +46,8 @@ pub(crate) enum Failure {
     SpecFile(PathBuf, Box<feedline::SpecError>),
     /// The library's reason.
     Library(feedline::Error),
+    /// A sample that ended the work, and the flag with which it does not.
+    BadSample(Box<feedline::SampleError>, &'static str),
     /// Standard output does not take the result.
     Output(io::Error),
 }
@@ -63,7 +65,7 @@ impl Failure {
             Failure::Library(feedline::Error::Spec(_)) => WRONG_USAGE,
             // `feedline ... | head`: the reader has seen enough.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => SUCCESS,
-            Failure::Library(_) | Failure::Output(_) => FAILED,
+            Failure::Library(_) | Failure::BadSample(..) | Failure::Output(_) => FAILED,
         }
     }
 
@@ -73,7 +75,7 @@ impl Failure {
             Failure::Usage(_) => "usage",
             Failure::Output(_) => "output",
             Failure::SpecFile(..) | Failure::Library(Error::Spec(_)) => "spec",
-            Failure::Library(Error::Sample(_)) => "sample",
+            Failure::BadSample(..) | Failure::Library(Error::Sample(_)) => "sample",
             Failure::Library(Error::Io { .. }) => "io",
             Failure::Library(Error::Source { .. }) => "source",
             Failure::Library(Error::State(_)) => "state",
@@ -90,6 +92,7 @@ impl Failure {
             Failure::Usage(message) => message.clone(),
             Failure::SpecFile(path, error) => format!("{}: {error}", path.display()),
             Failure::Library(error) => error.to_string(),
+            Failure::BadSample(error, flag) => format!("{error}: {flag}"),
             Failure::Output(error) => format!("cannot write to standard output: {error}"),
         }
     }

@@ -3,9 +3,10 @@
 use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use feedline::engine::opening;
+use feedline::output_file::Replacement;
 use feedline::sample::FieldKind;
 use feedline::spec::{SourceKind, read_file, read_toml};
 use feedline::{Error, Spec, source};
@@ -252,13 +253,6 @@ pub(crate) fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Where a file lies while it is written.
-fn partial_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".partial");
-    PathBuf::from(name)
-}
-
 /// What is no file, such as /dev/null or a pipe, is written to: a rename would put a file in its
 /// place.
 fn device_at(path: &Path) -> Option<Metadata> {
@@ -275,14 +269,7 @@ pub(crate) fn try_writing(path: &Path) -> Result<(), Failure> {
         let opened = File::options().write(true).open(path);
         return opened.map(|_| ()).map_err(|source| cannot_write(path, source));
     }
-    let partial = partial_of(path);
-    let was_there = partial.exists();
-    let opened = File::options().append(true).create(true).open(&partial);
-    if opened.is_ok() && !was_there {
-        // An empty file that stays is replaced later.
-        let _ = std::fs::remove_file(&partial);
-    }
-    opened.map(|_| ()).map_err(|source| cannot_write(path, source))
+    Replacement::begin(path).map(|_| ()).map_err(|source| cannot_write(path, source))
 }
 
 pub(crate) fn cannot_write(path: &Path, source: io::Error) -> Failure {
@@ -297,7 +284,7 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 /// The same, where `write` writes.
 pub(crate) fn write_with(
     path: &Path,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
     if device_at(path).is_some() {
         let written = File::options().write(true).open(path).and_then(|file| {
@@ -307,21 +294,17 @@ pub(crate) fn write_with(
         });
         return written.map_err(|source| cannot_write(path, source));
     }
-    let partial = partial_of(path);
-    let written = File::create(&partial).and_then(|file| {
+    let written = Replacement::begin(path).and_then(|replacement| {
         if let Ok(replaced) = std::fs::metadata(path) {
             // Before there is anything to read. Some file systems have no permissions to set.
-            let _ = file.set_permissions(replaced.permissions());
+            let _ = replacement.file().set_permissions(replaced.permissions());
         }
-        let mut file = BufWriter::new(file);
+        let mut file = BufWriter::new(replacement.file());
         write(&mut file)?;
-        file.into_inner()?;
-        std::fs::rename(&partial, path)
+        file.flush()?;
+        drop(file);
+        replacement.finish()
     });
-    if written.is_err() {
-        // It may never have been made.
-        let _ = std::fs::remove_file(&partial);
-    }
     written.map_err(|source| cannot_write(path, source))
 }
 
@@ -348,14 +331,13 @@ mod tests {
     #[test]
     fn a_pipe_is_tried_without_a_file_beside_it() {
         let folder = std::env::temp_dir().join(format!("feedline-pipe-{}", std::process::id()));
-        let pipe = folder.join("pipe");
-        // No file can be made here.
-        std::fs::create_dir_all(partial_of(&pipe)).unwrap();
+        // No file can be made beside these: its name would be longer than names may be.
+        let named = |name: &str| folder.join(name.repeat(240));
+        let (pipe, null) = (named("p"), named("n"));
+        std::fs::create_dir_all(&folder).unwrap();
         assert!(try_writing(&pipe).is_err());
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         assert!(try_writing(&pipe).is_ok(), "without waiting for a reader");
-        let null = folder.join("null");
-        std::fs::create_dir_all(partial_of(&null)).unwrap();
         std::os::unix::fs::symlink("/dev/null", &null).unwrap();
         assert!(try_writing(&null).is_ok());
         std::fs::remove_dir_all(folder).unwrap();

@@ -4,6 +4,7 @@
 mod command_line;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -327,6 +328,55 @@ fn ctrl_c_between_runs_tells_of_those_that_are_over() {
     let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!((&result["command"], &result["interrupted"]), (&"bench".into(), &true.into()));
     assert!(!result["configurations"][0]["runs"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn ctrl_c_before_each_had_a_run_names_no_best() {
+    let folder = fresh("interrupted");
+    let (csv, markdown) = (folder.join("table.csv"), folder.join("table.md"));
+    // The second run lasts twenty times as long as the first.
+    let arguments = ["--train-step", "500ms/sample", "--batches", "2", "--epochs", "1"];
+    let compared = ["--config", "batch_size=1", "--config", "batch_size=20", "--repeats", "1"];
+    let written = ["--csv", csv.to_str().unwrap(), "--markdown", markdown.to_str().unwrap()];
+    let bench = ["bench", photos(), "--json", "--quiet"];
+    let mut child = command(&[&bench, &arguments[..], &compared, &written].concat())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 2 && child.try_wait().unwrap().is_none() {
+        for run in children(child.id()) {
+            if !seen.contains(&run) {
+                seen.push(run);
+            }
+        }
+    }
+    // As a terminal does, also to the run, whose end is no failure of its own.
+    let group = format!("-{}", child.id());
+    assert!(Command::new("kill").args(["-INT", "--", &group]).status().unwrap().success());
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130));
+    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(result["configurations"][0]["runs"].as_array().unwrap().len(), 1);
+    let missing = &result["configurations"][1];
+    assert_eq!(
+        (&missing["error"], &missing["interrupted"]),
+        (&Value::Null, &"0 of 1 runs over".into())
+    );
+    assert_eq!(result["missing"], serde_json::json!(["batch=20"]));
+    assert_eq!((&result["best"], &result["verdict"]), (&Value::Null, &Value::Null));
+    assert_eq!(
+        (&result["ranking"], &result["use"]),
+        (&serde_json::json!([]), &serde_json::json!([]))
+    );
+    let csv = fs::read_to_string(csv).unwrap();
+    assert!(csv.lines().skip(1).all(|line| line.starts_with(",batch=")), "{csv}");
+    assert!(csv.contains("interrupted: 0 of 1 runs over") && !csv.contains("failed"), "{csv}");
+    let markdown = fs::read_to_string(markdown).unwrap();
+    assert!(markdown.contains("| batch=20 | interrupted |"), "{markdown}");
+    assert!(markdown.contains("No best is named: interrupted before batch=20 had a run."));
+    assert!(!markdown.contains("Best:") && !markdown.contains("failed"), "{markdown}");
 }
 
 #[test]

@@ -75,6 +75,7 @@ fn a_crop_indexed_copy_gives_the_same_batches() {
     // Compared with the checksums, and a changed byte is found.
     let checked = json(&["verify", name(&packed_at)], 0);
     assert_eq!((&checked["files"], &checked["bad_files"]), (&40.into(), &0.into()));
+    assert_eq!((&checked["samples"], &checked["bad_samples"]), (&40.into(), &0.into()));
     let victim = packed_at.join(&images_below(&packed_at)[7]);
     let mut bytes = fs::read(&victim).unwrap();
     let middle = bytes.len() / 2;
@@ -198,11 +199,19 @@ fn what_cannot_be_rewritten_is_copied_and_counted() {
     // Where all must be decoded, a bad one is an error with its name, or left out if that is asked.
     let raw = folder.join("raw");
     let said = complaint(&["pack", name(&source), name(&raw), "--raw", "--no-trial"], 1);
-    assert!(said.contains("cannot decode"), "{said}");
+    assert!(said.contains("cannot decode") && said.contains("--skip-bad"), "{said}");
     assert!(!raw.exists());
-    let packed = pack(name(&source), &raw, &["--raw", "--skip-bad"]);
-    assert_eq!((&packed["samples"], &packed["left_out"]), (&4.into(), &2.into()));
-    assert_eq!(packed["bad"].as_array().unwrap().len(), 2);
+    let tried = complaint(&["pack", name(&source), name(&raw), "--raw"], 1);
+    assert!(tried.contains("--skip-bad"), "the trial says so too: {tried}");
+    for (to, flags) in [("raw", &["--raw"][..]), ("skipped", &["--crop-index"]), ("t.tar", &[])] {
+        let packed = pack(name(&source), &folder.join(to), &[flags, &["--skip-bad"]].concat());
+        assert_eq!((&packed["samples"], &packed["left_out"]), (&4.into(), &2.into()), "{to}");
+        assert_eq!(packed["bad"].as_array().unwrap().len(), 2);
+        json(&["verify", name(&folder.join(to))], 0);
+    }
+    // What was copied is as it was packed, and bad.
+    let verified = json(&["verify", name(&made)], 1);
+    assert_eq!((&verified["bad_files"], &verified["bad_samples"]), (&0.into(), &2.into()));
     fs::remove_dir_all(folder).unwrap();
 }
 

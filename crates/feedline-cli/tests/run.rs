@@ -242,3 +242,35 @@ fn a_closed_pipe_ends_quietly() {
         assert_eq!(complaints, "", "{arguments:?}");
     }
 }
+
+#[test]
+fn no_output_is_written_through_a_link() {
+    let folder = fresh("run-links");
+    let precious = folder.join("precious");
+    fs::write(&precious, "precious").unwrap();
+    let link = |name: &str| {
+        let link = folder.join(name);
+        std::os::unix::fs::symlink(&precious, &link).unwrap();
+        link.to_str().unwrap().to_owned()
+    };
+    let (hashes, list, bad) = (link("hashes"), link("list"), link("bad"));
+    let crop = "CenterCrop(size=8)";
+    let said = complaint(&["run", photos(), "--transform", crop, "--hashes", &hashes], 1);
+    assert!(said.contains("is a link"), "{said}");
+    let quarantine = format!("quarantine='{bad}'");
+    let skip = ["--set", "on_error=skip", "--set", &quarantine];
+    let said = complaint(&[&["run", photos(), "--transform", crop][..], &skip].concat(), 1);
+    assert!(said.contains("is a link"), "{said}");
+    assert!(complaint(&["verify", photos(), "--list", &list], 1).contains("is a link"));
+    // Those that are written whole replace the link, and use no file whose name can be guessed.
+    link("state.json.partial");
+    link("trace.json.partial");
+    let (state, trace) = (link("state.json"), link("trace.json"));
+    json(&["run", photos(), "--transform", crop, "--state", &state, "--trace", &trace], 0);
+    for written in [&state, &trace] {
+        assert!(fs::read_to_string(written).unwrap().starts_with('{'));
+        assert!(!fs::symlink_metadata(written).unwrap().is_symlink());
+    }
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    fs::remove_dir_all(folder).unwrap();
+}

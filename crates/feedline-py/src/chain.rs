@@ -9,8 +9,7 @@ use std::sync::Arc;
 use feedline::engine::{Given, Ready, Stages, Workbench};
 use feedline::error::Stage;
 use feedline::image::{PixelType, Pixels, View};
-use feedline::sample::{DType, Value};
-use feedline::source::Source;
+use feedline::sample::DType;
 use feedline::spec::OpSpec;
 use feedline::{Error, Fault, SampleError, Spec, SpecError};
 use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
@@ -181,27 +180,15 @@ pub(crate) enum Input {
     Elements { address: usize, length: usize, pixel_type: PixelType, view: View, _owner: Py<PyAny> },
     /// What was read from a file.
     Read(Vec<u8>),
-    /// Pixels of a native source.
-    Lent {
-        source: Arc<dyn Source>,
-        index: u64,
-        field: usize,
-        height: usize,
-        width: usize,
-        channels: usize,
-    },
+    /// Pixels that were read from a file, interleaved.
+    Pixels(Vec<u8>, View),
 }
 
 impl Input {
     fn given(&self) -> Result<Given<'_>, Fault> {
         Ok(match self {
             Input::Read(bytes) => Given::Encoded(bytes),
-            Input::Lent { source, index, field, height, width, channels } => {
-                let Value::Pixels { bytes, .. } = source.value(*index, *field)? else {
-                    return Err(Fault::Shape("is not the image that was looked at".to_owned()));
-                };
-                Given::Pixels(Pixels::U8(bytes), View::interleaved(*height, *width, *channels))
-            }
+            Input::Pixels(bytes, view) => Given::Pixels(Pixels::U8(bytes), *view),
             Input::Encoded { address, length, .. } => Given::Encoded(lent(*address, *length)),
             Input::Elements { address, length, pixel_type, view, .. } => {
                 Given::Pixels(Pixels::from_bytes(lent(*address, *length), *pixel_type)?, *view)

@@ -59,6 +59,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(live::watch_complaint, module)?)?;
     module.add_function(wrap_pyfunction!(live::inherited_listeners, module)?)?;
     module.add_class::<tuning::Controller>()?;
+    module.add_function(wrap_pyfunction!(loader::open_quarantine, module)?)?;
     module.add_function(wrap_pyfunction!(loader::read_spec, module)?)?;
     module.add_function(wrap_pyfunction!(loader::read_spec_file, module)?)?;
     module.add_function(wrap_pyfunction!(pixels::decode_image, module)?)?;

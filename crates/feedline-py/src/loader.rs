@@ -1,6 +1,7 @@
 //! The loader as Python holds it.
 
 use std::ffi::OsString;
+use std::os::fd::IntoRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use feedline::deliver::device;
 use feedline::engine::Stats;
+use feedline::output_file;
 use feedline::source::Arrays;
 use feedline::spec::SourceKind;
 use feedline::{Error, Spec};
@@ -37,6 +39,17 @@ pub(crate) fn read_spec(py: Python<'_>, text: &str, toml: bool) -> PyResult<Stri
 pub(crate) fn read_spec_file(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     let spec = py.detach(|| Spec::from_file(&path)).map_err(|error| raise(py, error))?;
     Ok(spec.to_value().to_string())
+}
+
+/// Opens a quarantine file to add to it: its descriptor, which is then Python's.
+#[pyfunction]
+pub(crate) fn open_quarantine(py: Python<'_>, path: Vec<u8>) -> PyResult<i32> {
+    let path = PathBuf::from(OsString::from_vec(path));
+    let what = "cannot write the quarantine file";
+    match output_file::append(&path) {
+        Ok(file) => Ok(file.into_raw_fd()),
+        Err(source) => Err(raise(py, Error::Io { what, path, source })),
+    }
 }
 
 /// What makes the batches: on the host, or on a device.
@@ -508,6 +521,7 @@ fn about(loader: &feedline::Loader) -> Value {
         "samples": loader.samples(),
         "classes": loader.classes(),
         "sources": loader.source_names(),
+        "unused_columns": loader.unused_columns(),
         "rank": rank,
         "world_size": world_size,
         "workers": loader.num_workers(),

@@ -16,7 +16,7 @@ fn invalid(error: impl std::fmt::Display) -> PyErr {
 
 /// Decodes one image to interleaved pixels and their (height, width, channels).
 #[pyfunction]
-#[pyo3(signature = (data, mode="rgb", exif_orientation=false, max_pixels=None, allow_truncated=false))]
+#[pyo3(signature = (data, mode="rgb", exif_orientation=false, max_pixels=None, allow_truncated=false, allow_damaged=false))]
 pub fn decode_image<'py>(
     py: Python<'py>,
     data: &[u8],
@@ -24,6 +24,7 @@ pub fn decode_image<'py>(
     exif_orientation: bool,
     max_pixels: Option<u64>,
     allow_truncated: bool,
+    allow_damaged: bool,
 ) -> PyResult<(Bound<'py, PyBytes>, (usize, usize, usize))> {
     let mode = match mode {
         "rgb" => ColorMode::Rgb,
@@ -35,8 +36,14 @@ pub fn decode_image<'py>(
         }
     };
     let max_pixels = max_pixels.unwrap_or(DecodeOptions::default().max_pixels);
-    let options =
-        DecodeOptions { mode, exif_orientation, max_pixels, allow_truncated, exact: false };
+    let options = DecodeOptions {
+        mode,
+        exif_orientation,
+        max_pixels,
+        allow_truncated,
+        allow_damaged,
+        exact: false,
+    };
     let (pixels, shape) = py
         .detach(|| {
             let header = decode::probe(data, &options)?;

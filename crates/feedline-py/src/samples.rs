@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use feedline::engine::opening;
 use feedline::error::Stage;
+use feedline::image::View;
 use feedline::sample::{FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::store::{Local, Store};
@@ -95,6 +96,7 @@ impl Samples {
             "fields": fields,
             "classes": self.source.classes(),
             "name": self.source.name(),
+            "unused_columns": self.source.unused_columns(),
             "fingerprint": self.source.fingerprint(),
         })
         .to_string()
@@ -130,8 +132,9 @@ impl Samples {
                 Ok(PyString::from_bytes(py, bytes)?.into_any())
             }
             Value::Bytes(bytes) => Ok(PyBytes::new(py, bytes).into_any()),
-            Value::Pixels { bytes, height, width, channels } => {
-                let pixels = PyByteArray::new(py, bytes).into_any();
+            value @ Value::Pixels { height, width, channels, .. } => {
+                let Fresh { bytes, .. } = self.fetch(py, &name, field, &value)?;
+                let pixels = PyByteArray::new(py, &bytes).into_any();
                 let shape = (height, width, channels).into_pyobject(py)?.into_any();
                 Ok(PyTuple::new(py, [pixels, shape])?.into_any())
             }
@@ -163,8 +166,9 @@ impl Samples {
                 Input::Read(self.fetch(py, &name, field, &value)?.bytes)
             }
             Value::Bytes(bytes) => Input::Read(bytes.to_vec()),
-            Value::Pixels { height, width, channels, .. } => {
-                Input::Lent { source: self.source.clone(), index, field, height, width, channels }
+            value @ Value::Pixels { height, width, channels, .. } => {
+                let Fresh { bytes, .. } = self.fetch(py, &name, field, &value)?;
+                Input::Pixels(bytes, View::interleaved(height, width, channels))
             }
             _ => {
                 let fault = Fault::Shape("is not an image".to_owned());
@@ -233,13 +237,18 @@ impl Samples {
         let is_image = self.source.fields()[field].kind == FieldKind::EncodedImage;
         py.detach(|| {
             let mut room = Fresh { is_image, ..Fresh::default() };
-            match value {
-                Value::File(location) => Local.read(location, &mut room),
-                _ => self.source.read(name.index, field, &mut room),
+            match value.location() {
+                Some(location) => Local.read(&location, &mut room),
+                None => self.source.read(name.index, field, &mut room),
             }
             .map(|()| room)
         })
-        .map_err(|fault| name.raise(py, Stage::Read, fault))
+        .map_err(|fault| {
+            // What cannot be read is the file's fault, whatever the image was called.
+            let file = value.location().map(|location| location.root.join(location.path));
+            let path = file.or_else(|| name.path.clone());
+            Name { path, ..name.clone() }.raise(py, Stage::Read, fault)
+        })
     }
 }
 

@@ -152,7 +152,10 @@ impl<'a> Findings<'a> {
             .map(|place| Compared {
                 name: &all[place].name,
                 summary: all[place].summary.as_ref(),
-                error: all[place].error.as_deref(),
+                error: match &all[place] {
+                    one if one.is_missing() => Some("interrupted before it had a run"),
+                    one => one.error.as_deref(),
+                },
                 settings: &all[place].settings,
                 best: found.ranking.first() == Some(&place),
                 baseline: found.baseline == Some(place),

@@ -166,18 +166,6 @@ fn what_is_too_large_is_refused() {
 }
 
 #[test]
-fn connections_that_say_nothing_do_not_keep_others_out() {
-    let page = page();
-    let silent: Vec<TcpStream> =
-        (0..40).map(|_| TcpStream::connect(("127.0.0.1", page.port)).unwrap()).collect();
-    let begun = Instant::now();
-    // As many as there is room for are let go after their time, and then this one is served.
-    assert_eq!(status(&page.get(&format!("/{}/", page.token))), 200);
-    assert!(begun.elapsed() < Duration::from_secs(20));
-    drop(silent);
-}
-
-#[test]
 fn figures_come_with_what_is_new_of_the_history() {
     let page = page();
     let first = page.data("");

@@ -22,6 +22,35 @@ fn map(bytes: usize) -> std::io::Result<MmapMut> {
     MmapMut::map_anon(bytes.max(1))
 }
 
+fn refused(error: std::collections::TryReserveError) -> Fault {
+    Fault::TooLarge(format!("needs more memory than there is: {error}"))
+}
+
+/// Room for `more` elements that a file asks for; what cannot be had is the file's fault.
+pub fn reserve<T>(to: &mut Vec<T>, more: u64) -> Result<(), Fault> {
+    to.try_reserve_exact(usize::try_from(more).unwrap_or(usize::MAX)).map_err(refused)
+}
+
+/// Room for a few more elements of many, so that adding all of them is cheap.
+pub fn grow<T>(to: &mut Vec<T>, more: usize) -> Result<(), Fault> {
+    to.try_reserve(more).map_err(refused)
+}
+
+/// Adds `more` zeros.
+pub fn extend_zeroed(to: &mut Vec<u8>, more: u64) -> Result<(), Fault> {
+    grow(to, usize::try_from(more).unwrap_or(usize::MAX))?;
+    to.resize(to.len() + more as usize, 0);
+    Ok(())
+}
+
+/// `bytes` zeros, as many as a file asks for.
+pub fn zeroed(bytes: u64) -> Result<Vec<u8>, Fault> {
+    let mut out = Vec::new();
+    reserve(&mut out, bytes)?;
+    out.resize(bytes as usize, 0);
+    Ok(out)
+}
+
 /// Scratch memory of one worker. It grows to the largest sample and keeps that size.
 #[derive(Default)]
 pub struct Slab {

@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind};
 use crate::spec::SourceFormat;
+use crate::{handles, output_file};
 
 /// The description's name.
 pub const FILE: &str = "feedline.json";
@@ -30,8 +31,12 @@ pub const VERSION: u32 = 1;
 /// The key of the description's own checksum, which sets of earlier versions lack.
 const CHECKSUM: &str = "xxh3";
 
-/// No description that this program wrote is larger.
-const LARGEST: u64 = 64 << 20;
+/// No description that this program wrote is larger: 100,000 shards take 12 MB.
+const LARGEST: u64 = 16 << 20;
+
+/// No line of a list of files or of a journal is longer: a path has up to 4096 bytes, and up to six
+/// letters stand for a byte.
+const LONGEST_LINE: u64 = 1 << 20;
 
 /// What a packed set consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -230,14 +235,56 @@ pub fn show_checksum(xxh3: u64) -> String {
 
 /// Opens a regular file; a pipe in its place would wait for a writer for ever.
 pub fn open(path: &Path) -> std::io::Result<File> {
-    let file = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open(path)?;
+    let mut options = fs::OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+    let file = handles::retrying(|| options.open(path))?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(std::io::Error::other("is not a regular file")),
     }
+}
+
+/// A small text file as a whole. More than `most` bytes are an error, as is anything but a file.
+pub fn read_text(path: &Path, most: u64) -> std::io::Result<String> {
+    let mut text = String::new();
+    let read = open(path)?.take(most + 1).read_to_string(&mut text)?;
+    match read as u64 > most {
+        true => Err(std::io::Error::other(format!("is larger than {most} bytes"))),
+        false => Ok(text),
+    }
+}
+
+/// The same for the files of work in progress.
+pub fn read_note(path: &Path) -> std::io::Result<String> {
+    read_text(path, LARGEST)
+}
+
+/// The lines of a file, each of at most 1 MB.
+pub fn lines(path: &Path) -> std::io::Result<impl Iterator<Item = std::io::Result<String>>> {
+    let mut reader = BufReader::new(open(path)?);
+    let mut over = false;
+    Ok(std::iter::from_fn(move || {
+        let mut line = String::new();
+        let read = match over {
+            true => Ok(0),
+            false => reader.by_ref().take(LONGEST_LINE).read_line(&mut line),
+        };
+        match read {
+            Ok(0) => None,
+            Ok(read) if read as u64 == LONGEST_LINE && !line.ends_with('\n') => {
+                over = true;
+                Some(Err(std::io::Error::other("has a line of more than 1 MB")))
+            }
+            Ok(_) => {
+                line.truncate(line.trim_end_matches(['\r', '\n']).len());
+                Some(Ok(line))
+            }
+            Err(error) => {
+                over = true;
+                Some(Err(error))
+            }
+        }
+    }))
 }
 
 /// Tells a file from another that is put in its place: a hash of its size, its time of change and,
@@ -339,7 +386,11 @@ impl Catalog {
         let path = folder.join(FILE);
         let text = self.text().map_err(|error| Error::System(error.to_string()))?;
         let partial = folder.join(format!(".{FILE}.partial"));
-        File::create(&partial)
+        if text.len() as u64 >= LARGEST {
+            let problem = "is larger than 16 MB: write fewer shards".to_owned();
+            return Err(Error::Source { what: path.display().to_string(), problem });
+        }
+        output_file::create(&partial)
             .and_then(|mut file| {
                 file.write_all(text.as_bytes())?;
                 file.write_all(b"\n")?;
@@ -362,7 +413,7 @@ impl Catalog {
     /// checksum of its own.
     pub fn check_description(folder: &Path) -> Result<Option<String>> {
         let path = folder.join(FILE);
-        let text = fs::read_to_string(&path).map_err(failed("cannot read", &path))?;
+        let text = read_text(&path, LARGEST).map_err(failed("cannot read", &path))?;
         let mut value: Value =
             serde_json::from_str(&text).map_err(|error| damaged(&path, error))?;
         let Some(written) = value.as_object_mut().and_then(|map| map.shift_remove(CHECKSUM)) else {
@@ -380,8 +431,7 @@ impl Catalog {
         if show_checksum(xxh3) != self.list {
             return Err(damaged(&path, "is not the list that was written"));
         }
-        let file = open(&path).map_err(failed("cannot open", &path))?;
-        for line in BufReader::new(file).lines() {
+        for line in lines(&path).map_err(failed("cannot open", &path))? {
             let line = line.map_err(failed("cannot read", &path))?;
             let entry: Entry =
                 serde_json::from_str(&line).map_err(|error| damaged(&path, error))?;
@@ -402,7 +452,7 @@ pub fn write_list(
     entries: &mut dyn Iterator<Item = Entry>,
 ) -> Result<(String, u64)> {
     let path = folder.join(LIST);
-    let file = File::create(&path).map_err(failed("cannot write", &path))?;
+    let file = output_file::create(&path).map_err(failed("cannot write", &path))?;
     let mut file = BufWriter::new(file);
     let mut bytes = 0;
     for entry in entries {
@@ -469,6 +519,31 @@ mod tests {
             (catalog.list, _) = write_list(&folder, &mut [entry].into_iter()).unwrap();
             assert_eq!(catalog.files(&folder, &mut |_| ()).is_ok(), fine, "{path:?}");
         }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_list_is_read_line_by_line_and_a_pipe_never() {
+        let folder = std::env::temp_dir().join(format!("feedline-lines-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("list");
+        let all = || lines(&path).unwrap().collect::<std::io::Result<Vec<String>>>();
+        let long = "x".repeat(LONGEST_LINE as usize - 1);
+        fs::write(&path, format!("a\n\n{long}\r\nb")).unwrap();
+        assert!(all().is_err());
+        fs::write(&path, format!("a\n\n{long}\nb")).unwrap();
+        assert_eq!(all().unwrap(), ["a", "", &long, "b"]);
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        assert!(all().unwrap_err().to_string().contains("more than 1 MB"));
+        File::create(folder.join(FILE)).unwrap().set_len(1 << 40).unwrap();
+        assert!(Catalog::check_description(&folder).is_err());
+        assert!(Catalog::read(&folder).unwrap().is_none(), "no description of ours");
+        for name in [FILE, "list"] {
+            fs::remove_file(folder.join(name)).unwrap();
+            output_file::make_pipe(&folder.join(name));
+        }
+        assert!(lines(&path).is_err());
+        assert!(Catalog::check_description(&folder).is_err());
         fs::remove_dir_all(&folder).unwrap();
     }
 }

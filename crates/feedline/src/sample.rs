@@ -165,10 +165,10 @@ pub enum Value<'a> {
     Made,
     /// Such bytes that are in memory already.
     Bytes(&'a [u8]),
-    /// Decoded pixels that are in memory already: `height` rows of `width` interleaved pixels.
+    /// Decoded pixels that a store must fetch: `height` rows of `width` interleaved pixels.
     Pixels {
-        /// `height * width * channels` elements.
-        bytes: &'a [u8],
+        /// A range of `height * width * channels` bytes.
+        location: Location<'a>,
         /// Rows.
         height: usize,
         /// Columns.
@@ -180,6 +180,17 @@ pub enum Value<'a> {
     Int(i64),
     /// A scalar of type `F32`.
     Float(f32),
+}
+
+impl<'a> Value<'a> {
+    /// Where a store finds its bytes; `None` if they are lent, made or a number.
+    #[must_use]
+    pub fn location(&self) -> Option<Location<'a>> {
+        match *self {
+            Value::File(location) | Value::Pixels { location, .. } => Some(location),
+            Value::Made | Value::Bytes(_) | Value::Int(_) | Value::Float(_) => None,
+        }
+    }
 }
 
 /// Where bytes lie.

@@ -9,8 +9,20 @@ use std::str::FromStr;
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 
 /// What every module may import.
-const FOUNDATION: [&str; 9] =
-    ["error", "buffer", "catalog", "image", "layout", "random", "sample", "spec", "observe"];
+const FOUNDATION: [&str; 12] = [
+    "error",
+    "buffer",
+    "catalog",
+    "guard",
+    "handles",
+    "image",
+    "layout",
+    "output_file",
+    "random",
+    "sample",
+    "spec",
+    "observe",
+];
 
 /// The only modules that may know all the stages, besides the crate's root.
 const CONDUCTORS: [&str; 2] = ["engine", "loader"];

@@ -1,6 +1,11 @@
 //! The decoder for plain JPEGs writes the very pixels that libjpeg-turbo writes.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/damaged.rs"]
+#[allow(dead_code)]
+mod damaged;
+
+use damaged::{SUBSAMPLINGS, picture};
 use feedline::decode::{ColorMode, DecodeOptions, Decoder, probe};
 use feedline::image::{Excerpt, Part, Pixels, Scratch};
 use feedline::pack::jpeg::{Encoder, Subsampling};
@@ -25,30 +30,6 @@ fn decode(
     (image.excerpt(), pixels[..image.view().elements()].to_vec())
 }
 
-/// Smooth, flat and noisy areas, so that blocks of every kind occur.
-fn picture(draws: &mut Draws, width: usize, height: usize) -> Vec<u8> {
-    let noise = [0, 3, 40, 255][draws.below(4) as usize];
-    (0..width * height * 3)
-        .map(|i| {
-            let (x, y) = (i / 3 % width, i / 3 / width);
-            let base = ((x * (1 + i % 3) + y * 2) / 3) as u8;
-            if (x / 24 + y / 40).is_multiple_of(3) {
-                90
-            } else {
-                base.wrapping_add(draws.below(noise + 1) as u8)
-            }
-        })
-        .collect()
-}
-
-const KINDS: [Subsampling; 5] = [
-    Subsampling::Half,
-    Subsampling::Horizontal,
-    Subsampling::Vertical,
-    Subsampling::Full,
-    Subsampling::Gray,
-];
-
 #[test]
 fn whole_images_and_parts_equal_the_library_to_the_bit() {
     let mut decoder = Decoder::new();
@@ -57,7 +38,7 @@ fn whole_images_and_parts_equal_the_library_to_the_bit() {
         let mut draws = Draws::new(17, 0, number, 0);
         let (width, height) = (1 + draws.below(170) as usize, 1 + draws.below(170) as usize);
         let quality = [30, 75, 90, 95, 100][draws.below(5) as usize];
-        let kind = KINDS[number as usize % 5];
+        let kind = SUBSAMPLINGS[number as usize % 5];
         let mut encoder = Encoder::new(quality, kind, false).unwrap();
         encoder.restart_interval([0, 0, 1, 2, 3, 7, 1000][draws.below(7) as usize]).unwrap();
         let pixels = picture(&mut draws, width, height);
@@ -114,7 +95,7 @@ fn damaged_files_are_taken_as_the_library_takes_them() {
     for number in 0..2500u64 {
         let draws = &mut Draws::new(23, 0, number, 0);
         let (width, height) = (5 + draws.below(60) as usize, 5 + draws.below(60) as usize);
-        let mut encoder = Encoder::new(85, KINDS[number as usize % 5], false).unwrap();
+        let mut encoder = Encoder::new(85, SUBSAMPLINGS[number as usize % 5], false).unwrap();
         encoder.restart_interval([0, 1, 3][draws.below(3) as usize]).unwrap();
         let pixels = picture(draws, width, height);
         let mut bytes = encoder.encode(&pixels, width, height).unwrap().to_vec();

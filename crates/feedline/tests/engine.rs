@@ -209,6 +209,173 @@ fn with_everything_bad_the_run_ends_with_a_reason() {
     assert!(matches!(loader.epoch().next(), Some(Err(Error::Sample(_)))));
 }
 
+/// A BMP of a kilobyte that declares 120 million pixels in runs.
+fn vast_bitmap() -> Vec<u8> {
+    let mut bytes = b"BM".to_vec();
+    for number in [1080_u32, 0, 1078, 40, 12_000, 10_000, 1 | 8 << 16, 1, 2, 0, 0, 256, 0] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    bytes.resize(1078, 7);
+    bytes.extend_from_slice(&[0, 1]);
+    bytes
+}
+
+#[test]
+fn a_sample_too_large_for_the_memory_is_skipped_by_name() {
+    let folder = Folder::new("vast");
+    photos(&folder, 2, 10);
+    folder.write("class0/vast.bmp", &vast_bitmap());
+    let sparse = folder.write("class1/sparse.jpg", b"\xff\xd8");
+    let file = std::fs::OpenOptions::new().write(true).open(sparse).unwrap();
+    file.set_len(1 << 43).unwrap();
+    let build = || cropped(&folder).batch_size(4).memory(40_000_000);
+    let mut raising = build().num_workers(2).build().unwrap();
+    let error = raising.epoch().find_map(Result::err).unwrap();
+    assert!(matches!(error, Error::Sample(_)), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("class0/vast.bmp") && text.contains("memory leaves 40.0 MB"), "{text}");
+
+    let mut hashes = Vec::new();
+    for workers in [0, 1, 4] {
+        let list = folder.path().join(format!("{workers}.jsonl"));
+        let skipping =
+            build().on_error(OnError::Skip).quarantine(list.clone()).num_workers(workers);
+        let mut loader = skipping.build().unwrap();
+        let batches: Vec<_> = loader.epoch().map(|batch| batch.unwrap().hash()).collect();
+        assert_eq!(batches.len(), 6);
+        assert_eq!(loader.stats().work.failed, 2);
+        let listed = std::fs::read_to_string(list).unwrap();
+        assert!(listed.contains("vast.bmp") && listed.contains("sparse.jpg"), "{listed}");
+        hashes.push(batches);
+    }
+    assert!(hashes.iter().all(|batches| *batches == hashes[0]), "with any number of workers");
+}
+
+#[test]
+fn memory_in_which_no_sample_fits_is_the_settings_fault() {
+    let folder = Folder::new("all-vast");
+    for number in 0..4 {
+        folder.write(&format!("a/{number}.bmp"), &vast_bitmap());
+    }
+    let builder = cropped(&folder).batch_size(2).memory(40_000_000).on_error(OnError::Skip);
+    let mut loader = builder.num_workers(2).build().unwrap();
+    let error = loader.epoch().find_map(Result::err).unwrap();
+    assert!(matches!(error, Error::Memory(_)), "{error}");
+    assert!(error.to_string().contains("raise memory"), "{error}");
+}
+
+#[test]
+fn what_a_source_keeps_counts_as_memory() {
+    let folder = Folder::new("kept-names");
+    photos(&folder, 1, 1);
+    let mut text = "path,label,score\n".to_owned();
+    for row in 0..100_000 {
+        text.push_str(&format!("class0/a-rather-long-name-of-a-file-{row:06}.jpg,{row},0.5\n"));
+    }
+    let table = folder.write("table.csv", text.as_bytes());
+    let build = |memory| {
+        let op = OpSpec::new("Resize").with("size", vec![8, 8]);
+        Loader::builder(&table).transform(op).batch_size(4).memory(memory).build()
+    };
+    let error = build(4_000_000).err().unwrap();
+    assert!(matches!(error, Error::Memory(_)), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("table.csv") && text.contains("raise memory"), "{text}");
+    let limit = build(40_000_000).unwrap().stats().flow.limit;
+    assert!((20_000_000..35_000_000).contains(&limit), "{limit}");
+}
+
+/// A PPM of zeros that takes no room on the disk.
+fn black(folder: &Folder, name: &str, side: u64) {
+    let path = folder.write(name, format!("P6 {side} {side} 255\n").as_bytes());
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(file.metadata().unwrap().len() + side * side * 3).unwrap();
+}
+
+#[test]
+fn what_a_source_keeps_leaves_less_for_a_sample_which_is_skipped_by_name() {
+    let folder = Folder::new("kept-and-large");
+    (0..8).for_each(|number| black(&folder, &format!("s{number}.ppm"), 32));
+    black(&folder, "large.ppm", 3000);
+    let mut text = "path,label\nlarge.ppm,0\n".to_owned();
+    for row in 0..150_000 {
+        text.push_str(&format!("{}s{}.ppm,{}\n", "./".repeat(45), row % 8, row % 8));
+    }
+    let table = folder.write("table.csv", text.as_bytes());
+    let mut hashes = Vec::new();
+    for workers in [0, 1, 4] {
+        let op = OpSpec::new("CenterCrop").with("size", 16);
+        let builder = Loader::builder(&table).transform(op).batch_size(4).memory(64 << 20);
+        let builder = builder.on_error(OnError::Skip).num_workers(workers);
+        let mut loader = builder.build().unwrap();
+        let batches: Vec<_> = loader.epoch().take(3).map(|batch| batch.unwrap().hash()).collect();
+        assert_eq!(loader.stats().work.failed, 1, "{workers} workers");
+        hashes.push(batches);
+    }
+    assert!(hashes.iter().all(|batches| *batches == hashes[0]), "with any number of workers");
+}
+
+/// Images of one size, of which the first has a long text.
+struct Captioned {
+    image: Vec<u8>,
+    long: Vec<u8>,
+    fields: Vec<Field>,
+}
+
+impl Source for Captioned {
+    fn len(&self) -> u64 {
+        4
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault> {
+        Ok(Value::Bytes(match (field, index) {
+            (0, _) => &self.image,
+            (_, 0) => &self.long,
+            _ => b"short",
+        }))
+    }
+
+    fn fingerprint(&self) -> u64 {
+        9
+    }
+
+    fn name(&self) -> String {
+        "captions".to_owned()
+    }
+}
+
+#[test]
+fn a_text_beside_an_image_is_too_long_whether_or_not_the_image_is_cached() {
+    for decoded in [false, true] {
+        let mut image = b"P6 1000 1000 255\n".to_vec();
+        image.resize(image.len() + 3_000_000, 5);
+        let field = |name: &str, kind| Field { name: name.to_owned(), kind };
+        let fields = vec![field("image", FieldKind::EncodedImage), field("text", FieldKind::Text)];
+        let source = Captioned { image, long: vec![b'a'; 14_500_000], fields };
+        let cache = CacheSpec { decoded, limit: Some(15_000_000), required: false };
+        let mut loader = Loader::over(source)
+            .transform(OpSpec::new("CenterCrop").with("size", 16))
+            .batch_size(2)
+            .memory(31_000_000)
+            .cache(cache)
+            .on_error(OnError::Skip)
+            .num_workers(1)
+            .build()
+            .unwrap();
+        for epoch in 1..=3 {
+            for batch in loader.epoch() {
+                let batch = batch.unwrap();
+                let lengths = [0, 1].map(|row| batch.ragged(1).unwrap().bytes(row).len());
+                assert_eq!(lengths, [5, 5], "epoch {epoch}, decoded {decoded}");
+            }
+        }
+    }
+}
+
 #[test]
 fn batches_held_by_the_program_are_an_error_not_a_hang() {
     let mut loader = Loader::over(arrays(4000))
@@ -318,7 +485,7 @@ fn little_memory_gives_the_same_with_any_workers() {
         encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
         folder.write(&format!("a/{number:02}.png"), &bytes);
     }
-    let mut errors = std::collections::BTreeSet::new();
+    let mut outcomes = std::collections::BTreeSet::new();
     for memory in (1_100_000..2_300_000).step_by(100_000) {
         let run = |workers| {
             let builder = cropped(&folder).batch_size(4).shuffle(true).memory(memory);
@@ -329,16 +496,18 @@ fn little_memory_gives_the_same_with_any_workers() {
                     hashes.push(batch.map(|b| b.hash()).map_err(|e| e.to_string()));
                 }
             }
-            // Little memory is never a reason to skip: it would change what the batches hold.
-            assert_eq!(loader.state().skipped, []);
-            hashes
+            let skipped = loader.state().skipped.len();
+            (hashes, skipped)
         };
         let alone = run(0);
+        // What is skipped follows from the sample and the setting, never from what is free.
         assert_eq!(run(1), alone, "memory = {memory}");
         assert_eq!(run(4), alone, "memory = {memory}");
-        errors.extend(alone.into_iter().map(|batch| batch.is_err()));
+        outcomes.insert((alone.1, alone.0.iter().any(Result::is_err)));
     }
-    assert_eq!(errors.len(), 2, "some limits are too small and some are not");
+    assert!(outcomes.contains(&(0, false)), "{outcomes:?}: the largest limit holds all");
+    assert!(outcomes.contains(&(8, false)), "{outcomes:?}: some limits hold half of them");
+    assert!(outcomes.iter().any(|(_, failed)| *failed), "{outcomes:?}: some hold none");
 }
 
 #[test]

@@ -3,12 +3,17 @@
 
 mod support;
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
-use feedline::engine::{Pack, PackOptions, Packed};
+use feedline::engine::{Pack, PackOptions, Packed, Verify};
+use feedline::error::Stage;
 use feedline::pack::record::{Given, Record, WriteOptions};
+use feedline::pack::{Datum, WRITABLE, Writer, WriterOptions};
 use feedline::sample::{DType, Field, FieldKind};
-use feedline::spec::{SourceFormat, SourceKind};
+use feedline::spec::{DecodeSpec, OnError, OpSpec, SourceFormat, SourceKind, Workers};
+use feedline::{Error, Loader, Spec};
 use support::Folder;
 
 fn pack(source: &Path, to: &Path, options: PackOptions) -> feedline::error::Result<Packed> {
@@ -85,6 +90,42 @@ fn changed_files_make_another_job() {
 }
 
 #[test]
+fn a_sample_too_large_for_the_memory_is_not_left_out_as_bad() {
+    let folder = Folder::new("pack-large");
+    let ppm = |side: usize| {
+        let mut bytes = format!("P6 {side} {side} 255\n").into_bytes();
+        bytes.resize(bytes.len() + side * side * 3, 7);
+        bytes
+    };
+    (0..3).for_each(|number| drop(folder.write(&format!("in/a/{number}.ppm"), &ppm(16))));
+    folder.write("in/a/large.ppm", &ppm(1500));
+    folder.write("in/a/bad.ppm", b"P6 nothing");
+    let source = folder.path().join("in");
+    let options = |memory| PackOptions {
+        to: Some(SourceFormat::Tar),
+        skip_bad: true,
+        memory: Some(memory),
+        ..PackOptions::default()
+    };
+    for memory in [20_000_000, 60_000_000] {
+        let to = folder.path().join(format!("out-{memory}"));
+        let packed = pack(&source, &to, options(memory));
+        match memory {
+            20_000_000 => {
+                let error = packed.unwrap_err();
+                assert!(matches!(error, Error::Memory(_)), "{error}");
+                let text = error.to_string();
+                assert!(text.contains("large.ppm") && text.contains("--memory"), "{text}");
+            }
+            _ => {
+                let packed = packed.unwrap();
+                assert_eq!((packed.samples, packed.left_out), (4, 1));
+            }
+        }
+    }
+}
+
+#[test]
 fn blocks_that_memory_does_not_hold_are_refused() {
     let folder = Folder::new("pack-blocks");
     let fields = array(DType::U8, &[1000]);
@@ -104,6 +145,7 @@ fn blocks_that_memory_does_not_hold_are_refused() {
         &feedline::source::Opening {
             image_extensions: &[],
             block_memory: 1 << 20,
+            memory: 64 << 20,
             is_image: |_| false,
         },
     );
@@ -143,4 +185,334 @@ fn a_full_disk_is_an_error_of_hdf5_and_no_crash() {
         .unwrap();
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(done.status.success() && text.contains("1 passed"), "{:?} {text}", done.status);
+}
+
+/// A set of raw pixels, 40 x 30 each, and the file that they lie in.
+fn raw_pixels(folder: &Folder, count: u64) -> (PathBuf, PathBuf) {
+    for number in 0..count {
+        let photo = support::jpeg(number, 40, 30);
+        folder.write(&format!("photos/class/{number:02}.jpg"), &photo);
+    }
+    let to = folder.path().join("raw");
+    let options = PackOptions { raw: true, ..PackOptions::default() };
+    pack(&folder.path().join("photos"), &to, options).unwrap();
+    let pixels = to.join("pixels-00000.bin");
+    (to, pixels)
+}
+
+fn cut(file: &Path, length: u64) {
+    std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(length).unwrap();
+}
+
+#[test]
+fn pixels_that_are_cut_while_they_are_loaded_are_failed_samples_of_that_file() {
+    let folder = Folder::new("pack-cut");
+    let (to, pixels) = raw_pixels(&folder, 8);
+    let whole = std::fs::read(&pixels).unwrap();
+    let each = whole.len() as u64 / 8;
+    let crop = OpSpec::new("RandomResizedCrop").with("size", 16);
+    let build = |workers| {
+        Loader::builder(to.clone()).transform(crop.clone()).batch_size(2).num_workers(workers)
+    };
+    for workers in [0, 2] {
+        // Files that are open when they are cut, and some that are not yet.
+        for opened_before in [true, false] {
+            let mut loader = build(workers).build().unwrap();
+            let mut skipping = build(workers).on_error(OnError::Skip).build().unwrap();
+            if opened_before {
+                for loader in [&mut loader, &mut skipping] {
+                    assert_eq!(loader.epoch().map(Result::unwrap).count(), 4);
+                }
+            }
+            // The last three samples are gone. Batches that were made before may still come.
+            cut(&pixels, 5 * each);
+            let failed = (0..10).find_map(|_| loader.epoch().find_map(Result::err)).unwrap();
+            let Error::Sample(error) = failed else { panic!("{failed}") };
+            assert_eq!(error.stage, Stage::Read);
+            assert_eq!(error.path.as_deref(), Some(&*pixels));
+            if opened_before {
+                assert!(error.to_string().contains("ends before byte"), "{error}");
+                // Others stand in for those that are gone.
+                for _ in 0..10 {
+                    assert_eq!(skipping.epoch().map(Result::unwrap).count(), 4);
+                }
+                assert_eq!(skipping.stats().work.failed, 3);
+            } else {
+                assert!(error.to_string().contains("has changed"), "{error}");
+            }
+            drop((loader, skipping));
+            std::fs::write(&pixels, &whole).unwrap();
+        }
+    }
+}
+
+#[test]
+fn pixels_that_are_cut_are_bad_samples_of_a_check() {
+    let folder = Folder::new("pack-cut-check");
+    let (to, pixels) = raw_pixels(&folder, 4);
+    let verify = Verify::open(&Spec { sources: vec![to.into()], ..Spec::default() }).unwrap();
+    let each = std::fs::metadata(&pixels).unwrap().len() / 4;
+    let check = || {
+        let mut bad = |_| std::ops::ControlFlow::Continue(());
+        verify.run(&|_| {}, &mut bad).unwrap().bad
+    };
+    assert_eq!(check(), 0);
+    cut(&pixels, 2 * each);
+    assert_eq!(check(), 2);
+}
+
+#[test]
+fn packed_pixels_are_cropped_as_the_whole_images_are() {
+    let folder = Folder::new("pack-crops");
+    let (to, _) = raw_pixels(&folder, 9);
+    let op = |name: &str| OpSpec::new(name);
+    let chains = [
+        vec![op("RandomResizedCrop").with("size", 16), op("RandomHorizontalFlip")],
+        vec![op("RandomCrop").with("size", 20), op("RandomVerticalFlip")],
+        vec![op("CenterCrop").with("size", 12), op("Resize").with("size", 7)],
+        vec![op("Resize").with("size", 11), op("CenterCrop").with("size", 9)],
+        vec![op("Pad").with("padding", 4), op("RandomCrop").with("size", 16)],
+        vec![op("GaussianBlur").with("kernel_size", 3), op("CenterCrop").with("size", 8)],
+        vec![op("RandomRotation").with("degrees", 30), op("RandomCrop").with("size", 8)],
+        vec![],
+    ];
+    for chain in chains {
+        let hashes = |source: &Path| {
+            let builder = Loader::builder(source.to_owned()).batch_size(4).shuffle(true);
+            let builder = chain.iter().fold(builder, |builder, op| builder.transform(op.clone()));
+            let exact = DecodeSpec { exact: true, ..DecodeSpec::default() };
+            let mut loader = builder.decode(exact).build().unwrap();
+            let mut all = Vec::new();
+            for _ in 0..3 {
+                all.extend(loader.epoch().map(|batch| batch.unwrap().hash()));
+            }
+            all
+        };
+        assert_eq!(hashes(&to), hashes(&folder.path().join("photos")), "{chain:?}");
+    }
+}
+
+/// What is written to when a job packs a folder of photos to `to`.
+fn pack_photos(folder: &Folder, to: &Path) -> Result<Packed, String> {
+    let options = PackOptions { resize: Some(8), ..PackOptions::default() };
+    pack(&folder.path().join("photos"), to, options).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_link_in_the_place_of_unfinished_work_is_refused() {
+    let folder = Folder::new("pack-link");
+    folder.write("photos/class/1.jpg", &support::jpeg(1, 20, 20));
+    let elsewhere = folder.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let to = folder.path().join("to");
+    let partial = folder.path().join("to.partial");
+    for target in [elsewhere.clone(), folder.path().join("nothing")] {
+        symlink(target, &partial).unwrap();
+        let error = pack_photos(&folder, &to).unwrap_err();
+        assert!(error.contains("to.partial") && error.contains("is a link"), "{error}");
+        std::fs::remove_file(&partial).unwrap();
+    }
+    // The same for the destination itself.
+    for target in [elsewhere.clone(), folder.path().join("nothing")] {
+        symlink(target, &to).unwrap();
+        let error = pack_photos(&folder, &to).unwrap_err();
+        assert!(error.contains("is a link"), "{error}");
+        std::fs::remove_file(&to).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+    assert!(!folder.path().join("nothing").exists());
+    folder.write("to.partial", b"a file");
+    assert!(pack_photos(&folder, &to).unwrap_err().contains("is not a folder"));
+    std::fs::remove_file(&partial).unwrap();
+    assert_eq!(pack_photos(&folder, &to).unwrap().samples, 1);
+    // A set that a link leads to is there, whole.
+    let link = folder.path().join("link");
+    symlink(&to, &link).unwrap();
+    assert!(pack_photos(&folder, &link).unwrap().kept);
+}
+
+#[test]
+fn links_in_unfinished_work_are_refused() {
+    let folder = Folder::new("pack-inner-link");
+    for number in 0..3 {
+        folder.write(&format!("photos/class/{number}.jpg"), &support::jpeg(number, 20, 20));
+    }
+    let precious = folder.write("precious", b"precious");
+    let elsewhere = folder.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let (to, partial) = (folder.path().join("to"), folder.path().join("to.partial"));
+    let names = ["feedline-journal.jsonl", "feedline-files.jsonl", "class/1.jpg", "class"];
+    for name in names {
+        let options = PackOptions { resize: Some(8), ..PackOptions::default() };
+        let source = SourceKind::Path(folder.path().join("photos"));
+        // Called off at once, so that the folder is there with its note.
+        let stopped = Pack::open(source, options).unwrap().run(&to, &|_| {}, &|| true);
+        assert!(matches!(stopped, Err(Error::Interrupted)));
+        let link = partial.join(name);
+        std::fs::create_dir_all(link.parent().unwrap()).unwrap();
+        let _ = std::fs::remove_file(&link);
+        let _ = std::fs::remove_dir_all(&link);
+        let target = if name == "class" { &elsewhere } else { &precious };
+        symlink(target, &link).unwrap();
+        let error = pack_photos(&folder, &to).unwrap_err();
+        assert!(error.contains(name) && error.contains("neither a file nor"), "{error}");
+        std::fs::remove_dir_all(&partial).unwrap();
+    }
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+}
+
+#[test]
+fn a_writer_neither_clears_nor_fills_what_a_link_leads_to() {
+    let folder = Folder::new("writer-link");
+    folder.write("elsewhere/precious", b"precious");
+    let elsewhere = folder.path().join("elsewhere");
+    symlink(&elsewhere, folder.path().join(".out.tar.feedline-partial")).unwrap();
+    let path = folder.path().join("out.tar");
+    let error = Writer::create(&path, None, WriterOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("is a link"), "{error}");
+    assert_eq!(std::fs::read(elsewhere.join("precious")).unwrap(), b"precious");
+    std::fs::remove_file(folder.path().join(".out.tar.feedline-partial")).unwrap();
+    let mut writer = Writer::create(&path, None, WriterOptions::default()).unwrap();
+    writer.write(None, &[("label", Datum::Int(3))]).unwrap();
+    writer.finish().unwrap();
+    assert!(path.is_file());
+}
+
+#[test]
+fn a_quarantine_file_is_not_written_through_a_link() {
+    let folder = Folder::new("quarantine-link");
+    support::photos(&folder, 1, 2);
+    let precious = folder.write("list/precious", b"precious");
+    let link = folder.path().join("list/link");
+    symlink(&precious, &link).unwrap();
+    let build = |list: PathBuf| {
+        let builder = Loader::builder(folder.path().join("class0")).on_error(OnError::Skip);
+        builder.transform(OpSpec::new("CenterCrop").with("size", 8)).quarantine(list).build()
+    };
+    let error = build(link).err().unwrap().to_string();
+    assert!(error.contains("is a link"), "{error}");
+    assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+    assert!(build(folder.path().join("list/own")).is_ok());
+}
+
+/// Photos of which five are bad: each in its own way, with headers that are good in three.
+fn damaged_photos(folder: &Folder) {
+    for number in 0..6 {
+        let photo = support::jpeg(number, 64 + number as usize, 48);
+        folder.write(&format!("photos/class/good{number}.jpg"), &photo);
+    }
+    let whole = support::jpeg(9, 64, 48);
+    folder.write("photos/class/bad0.jpg", b"");
+    folder.write("photos/class/bad1.jpg", b"<html>not found</html>");
+    folder.write("photos/class/bad2.jpg", &whole[..whole.len() / 2]);
+    let mut gray = b"P5 64 64 255\n".to_vec();
+    gray.resize(2000, 7);
+    folder.write("photos/class/bad3.pgm", &gray);
+    let mut broken = whole;
+    let scan = broken.windows(2).position(|pair| pair == [0xff, 0xda]).unwrap();
+    broken.truncate(scan + 40);
+    broken.extend([0xff, 0xd9]);
+    folder.write("photos/class/bad4.jpg", &broken);
+}
+
+#[test]
+fn what_is_kept_when_bad_samples_are_left_out_can_be_decoded() {
+    let folder = Folder::new("pack-skip-bad");
+    damaged_photos(&folder);
+    let photos = folder.path().join("photos");
+    let base =
+        || PackOptions { skip_bad: true, num_workers: Workers::Count(3), ..PackOptions::default() };
+    let tar = Some(SourceFormat::Tar);
+    let ways = [
+        ("crop-index", PackOptions { crop_index: true, ..base() }),
+        ("unchecked", PackOptions { crop_index: true, check: false, ..base() }),
+        ("resize", PackOptions { resize: Some(16), ..base() }),
+        ("large", PackOptions { resize: Some(1000), ..base() }),
+        ("raw", PackOptions { raw: true, ..base() }),
+        ("tar", PackOptions { to: tar, ..base() }),
+        ("tar-crop-index", PackOptions { to: tar, crop_index: true, ..base() }),
+        ("parquet", PackOptions { to: Some(SourceFormat::Parquet), ..base() }),
+    ];
+    for (name, options) in ways {
+        let to = folder.path().join(name);
+        let packed = pack(&photos, &to, options).unwrap();
+        assert_eq!((packed.samples, packed.left_out), (6, 5), "{name}: {:?}", packed.bad);
+        let spec = Spec { sources: vec![to.into()], ..Spec::default() };
+        let mut bad = |_| std::ops::ControlFlow::Continue(());
+        let verified = Verify::open(&spec).unwrap().run(&|_| {}, &mut bad).unwrap();
+        assert_eq!((verified.samples, verified.bad), (6, 0), "{name}");
+    }
+}
+
+/// All files below a folder and what they hold.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut folders, mut found) = (vec![folder.to_owned()], BTreeMap::new());
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    let name = path.strip_prefix(folder).unwrap().to_owned();
+                    found.insert(name, std::fs::read(&path).unwrap());
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_same_data_are_packed_to_the_same_bytes() {
+    let folder = Folder::new("pack-bytes");
+    for number in 0..12 {
+        let photo = support::jpeg(number, 40 + number as usize, 30);
+        folder.write(&format!("photos/class{}/{number:02}.jpg", number % 2), &photo);
+    }
+    let photos = folder.path().join("photos");
+    let text = |name: &str| Some(name.to_owned());
+    let to = |format, decoded, compression| PackOptions {
+        to: Some(format),
+        decoded,
+        write: WriteOptions { compression, ..WriteOptions::default() },
+        ..PackOptions::default()
+    };
+    let mut ways = vec![
+        PackOptions { crop_index: true, ..PackOptions::default() },
+        PackOptions { resize: Some(16), ..PackOptions::default() },
+        PackOptions { raw: true, ..PackOptions::default() },
+        to(SourceFormat::Tar, false, text("gzip")),
+        to(SourceFormat::Tar, false, text("zstd")),
+        to(SourceFormat::Hdf5, true, text("gzip")),
+        to(SourceFormat::Parquet, false, text("zstd")),
+        to(SourceFormat::Arrow, false, text("zstd")),
+        to(SourceFormat::Zarr, true, text("zstd")),
+    ];
+    for format in WRITABLE {
+        ways.push(to(format, false, None));
+        ways.push(to(format, true, None));
+    }
+    for (number, options) in ways.into_iter().enumerate() {
+        let name = format!("{:?} decoded: {} raw: {}", options.to, options.decoded, options.raw);
+        let mut seen: Option<BTreeMap<PathBuf, Vec<u8>>> = None;
+        for (round, workers) in [1, 4, 4, 2].into_iter().enumerate() {
+            let at = folder.path().join(format!("to-{number}/{round}"));
+            std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+            let named = at.join("set");
+            let options = PackOptions { num_workers: Workers::Count(workers), ..options.clone() };
+            match pack(&photos, &named, options) {
+                Ok(packed) => assert_eq!(packed.samples, 12),
+                // Some hold no images, others no arrays of different shapes.
+                Err(error) => panic!("{name}: {error}"),
+            }
+            let now = contents(&named);
+            let before = seen.get_or_insert_with(|| now.clone());
+            for (file, bytes) in &now {
+                let differ = before[file].iter().zip(bytes).filter(|(a, b)| a != b).count();
+                assert!(before[file] == *bytes, "{name}: {file:?} differs in {differ} bytes");
+            }
+            assert!(before.keys().eq(now.keys()), "{name}");
+        }
+    }
 }

@@ -192,8 +192,9 @@ fn show(source: &dyn Source, index: u64) -> Vec<String> {
                 format!("{room:?}")
             }
             Value::Bytes(bytes) => format!("{bytes:?}"),
-            Value::Pixels { bytes, height, width, channels } => {
-                format!("{height} x {width} x {channels}: {bytes:?}")
+            Value::Pixels { location, height, width, channels } => {
+                let place = location.root.join(location.path);
+                format!("{height} x {width} x {channels}: {place:?} {:?}", location.range)
             }
             Value::Int(number) => number.to_string(),
             Value::Float(number) => number.to_string(),
@@ -387,4 +388,47 @@ fn what_is_wrong_with_a_source_is_said() {
         assert!(error.to_string().contains(message), "{name}: {error}");
         assert!(matches!(error, Error::Source { .. } | Error::Io { .. }), "{name}: {error:?}");
     }
+}
+
+#[test]
+fn the_only_column_beside_the_paths_is_the_label_and_unused_ones_are_named() {
+    let folder = Folder::new("unused-columns");
+    photos(&folder, 1, 1);
+    let photo = "class0/000.jpg";
+    let names = |source: &dyn Source| -> Vec<String> {
+        source.fields().iter().map(|field| field.name.clone()).collect()
+    };
+    let cases: [(&str, String, &[&str], &[&str]); 8] = [
+        ("a.csv", format!("filename,category\n{photo},cat\n"), &["image", "category"], &[]),
+        ("b.csv", format!(",path, category \n0,{photo},3\n"), &["image", "category"], &[]),
+        ("c.csv", format!("path,label,score\n{photo},1,2\n"), &["image", "label"], &["score"]),
+        ("d.tsv", format!("path\tcat\tsplit\n{photo}\ta\tb\n"), &["image"], &["cat", "split"]),
+        ("e.csv", format!("path\n{photo}\n"), &["image"], &[]),
+        ("f.csv", format!("path,image\n{photo},x\n"), &["image"], &["image"]),
+        (
+            "g.jsonl",
+            format!("{{\"file\": \"{photo}\", \"kind\": true}}\n"),
+            &["image", "kind"],
+            &[],
+        ),
+        ("h.jsonl", format!("{{\"file\": \"{photo}\", \"box\": [1]}}\n"), &["image"], &["box"]),
+    ];
+    for (name, text, fields, unused) in cases {
+        folder.write(name, text.as_bytes());
+        let path = folder.path().join(name);
+        let source = open(&SourceKind::Path(path.clone()));
+        assert_eq!(names(&*source), fields, "{name}");
+        assert_eq!(source.unused_columns(), unused, "{name}");
+        // What somebody leaves out by name needs no mention.
+        let chosen = open(&SourceKind::Manifest {
+            path,
+            path_column: None,
+            label_columns: Some(Vec::new()),
+            root: None,
+        });
+        assert_eq!((names(&*chosen), chosen.unused_columns()), (vec!["image".to_owned()], &[][..]));
+    }
+    let loader = Loader::builder(folder.path().join("d.tsv")).build().unwrap();
+    let name = folder.path().join("d.tsv").display().to_string();
+    assert_eq!(loader.unused_columns(), [(name, vec!["cat".to_owned(), "split".to_owned()])]);
 }

@@ -68,6 +68,7 @@ fn toml_json_and_builder_describe_the_same() {
             exif_orientation: true,
             max_pixels: Some(50_000_000),
             allow_truncated: false,
+            allow_damaged: false,
             exact: true,
         })
         .transform(
@@ -82,4 +83,12 @@ fn toml_json_and_builder_describe_the_same() {
     assert_eq!(toml, *built.spec());
     assert_eq!(Spec::from_toml(&toml.to_toml()).unwrap(), toml);
     assert_eq!(Spec::from_json(&toml.to_value().to_string()).unwrap(), toml);
+}
+
+#[test]
+fn a_seed_that_is_null_is_refused_rather_than_0() {
+    let wrong = Spec::from_json(r#"{"source": "photos", "seed": null}"#).unwrap_err();
+    assert_eq!(wrong.key, "seed");
+    assert!(wrong.to_string().contains("left out, it is 0"), "{wrong}");
+    assert_eq!(Spec::from_json(r#"{"source": "photos", "memory": null}"#).unwrap().seed, 0);
 }

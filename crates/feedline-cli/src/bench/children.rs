@@ -66,6 +66,19 @@ impl Surroundings<'_> {
         job: &Job,
         heard: &mut dyn FnMut(&Answer),
     ) -> Result<Answer, Trouble> {
+        self.hear(target, job, heard).map_err(|trouble| match self.signals.received() {
+            // A terminal's Ctrl-C ends the process too, and its end may be seen first.
+            Some(code) => Trouble::Interrupted(code),
+            None => trouble,
+        })
+    }
+
+    fn hear(
+        &self,
+        target: &OsStr,
+        job: &Job,
+        heard: &mut dyn FnMut(&Answer),
+    ) -> Result<Answer, Trouble> {
         let (mut ours, theirs) = UnixStream::pair()?;
         let (mut child, words) = self.start(target, theirs)?;
         let mut text = serde_json::to_string(job).map_err(io::Error::from)?;

@@ -208,6 +208,9 @@ impl Contest<'_> {
         for configuration in &mut configurations {
             if configuration.error.is_none() {
                 configuration.summary = Summary::of(&configuration.runs);
+                let (done, all) = (configuration.runs.len(), self.repeats);
+                configuration.interrupted = (interrupted.is_some() && (done as u64) < all)
+                    .then(|| format!("{done} of {all} runs over"));
             }
         }
         let wished = |(one, of): (&Contestant, &Configuration)| {

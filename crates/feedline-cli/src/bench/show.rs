@@ -48,7 +48,8 @@ const COLUMNS: [&str; 9] = [
 fn cells(benchmark: &Benchmark, configuration: &Configuration, mark: &str) -> Vec<String> {
     let name = format!("{mark}{}", configuration.name);
     let Some(summary) = &configuration.summary else {
-        return vec![name, "failed".to_owned()];
+        let what = if configuration.is_missing() { "interrupted" } else { "failed" };
+        return vec![name, what.to_owned()];
     };
     vec![
         name,
@@ -111,10 +112,8 @@ pub(crate) fn text(
     output.line("")?;
     output.text(&legend(benchmark), 0)?;
     output.line("")?;
-    for configuration in &benchmark.configurations {
-        if let Some(error) = &configuration.error {
-            output.text(&format!("failed: {}: {error}", configuration.name), 8)?;
-        }
+    for trouble in troubles(benchmark) {
+        output.text(&trouble, 8)?;
     }
     if let Some(sentence) = best_sentence(benchmark) {
         output.heading(&sentence)?;
@@ -132,8 +131,28 @@ pub(crate) fn text(
     Ok(())
 }
 
-/// Names the best in a sentence.
+/// Those that failed, and those of which an interrupt left runs out, a line for each.
+fn troubles(benchmark: &Benchmark) -> impl Iterator<Item = String> {
+    benchmark.configurations.iter().filter_map(|one| match (&one.error, &one.interrupted) {
+        (Some(error), _) => Some(format!("failed: {}: {error}", one.name)),
+        (None, Some(done)) => Some(format!("interrupted: {}: {done}", one.name)),
+        (None, None) => None,
+    })
+}
+
+/// The names of those without which an interrupted comparison has no best.
+pub(crate) fn missing(benchmark: &Benchmark) -> Vec<&str> {
+    let missing = benchmark.configurations.iter().filter(|one| one.is_missing());
+    missing.map(|one| one.name.as_str()).collect()
+}
+
+/// Names the best in a sentence, or says what is missing for that.
 pub(crate) fn best_sentence(benchmark: &Benchmark) -> Option<String> {
+    let missing = missing(benchmark);
+    if !missing.is_empty() {
+        let names = missing.join(" and ");
+        return Some(format!("No best is named: interrupted before {names} had a run."));
+    }
     let best = benchmark.configurations.get(*benchmark.ranking.first()?)?;
     let summary = best.summary.as_ref()?;
     let samples = show_count(summary.samples_per_second.mean.round() as u64);
@@ -216,7 +235,9 @@ pub(crate) fn csv(benchmark: &Benchmark) -> String {
         fields.push(configuration.runs.len().to_string());
         fields.push(feedline::tune::workers_of(configuration).to_string());
         fields.push(Value::Object(configuration.settings.clone()).to_string());
-        fields.push(configuration.error.clone().unwrap_or_default());
+        let interrupted =
+            configuration.interrupted.as_ref().map(|done| format!("interrupted: {done}"));
+        fields.push(configuration.error.clone().or(interrupted).unwrap_or_default());
         let line: Vec<String> = fields.iter().map(|field| csv_field(field)).collect();
         text += &format!("{}\n", line.join(","));
     }
@@ -252,12 +273,8 @@ pub(crate) fn markdown(benchmark: &Benchmark) -> String {
     if let Some(sentence) = best_sentence(benchmark) {
         text += &format!("\n{sentence}\n");
     }
-    let errors = benchmark
-        .configurations
-        .iter()
-        .filter_map(|one| one.error.as_ref().map(|error| format!("failed: {}: {error}", one.name)));
     let warnings = benchmark.warnings.iter().map(|warning| format!("warning: {}", warning.text));
-    let items: String = errors
+    let items: String = troubles(benchmark)
         .chain(warnings)
         // What looks like a tag would not be shown.
         .map(|item| format!("- {}\n", item.replace('\n', " ").replace('<', "&lt;")))
@@ -290,7 +307,7 @@ mod tests {
                 [("num_workers".to_owned(), workers.into())].into_iter().collect();
             let runs = vec![run.clone(), run];
             let (name, summary) = (name_of(&settings), Summary::of(&runs));
-            Configuration { name, settings, summary, runs, error: None }
+            Configuration { name, settings, summary, runs, ..Configuration::default() }
         };
         let mut failed = make(9, 0.0);
         (failed.summary, failed.runs) = (None, Vec::new());
@@ -320,6 +337,27 @@ mod tests {
             sentence,
             "Best: workers=2: 310 samples/s, 3.1 times workers=0, the trainer busy 83 % of the time."
         );
+    }
+
+    #[test]
+    fn an_interrupted_comparison_names_no_best_and_says_what_is_missing() {
+        let mut broken = benchmark();
+        broken.configurations[0].interrupted = Some("2 of 3 runs over".to_owned());
+        (broken.configurations[1].summary, broken.configurations[1].runs) = (None, Vec::new());
+        broken.configurations[1].interrupted = Some("0 of 3 runs over".to_owned());
+        broken.ranking = ranking(&broken.configurations);
+        assert_eq!(cells(&broken, &broken.configurations[1], ""), ["workers=2", "interrupted"]);
+        assert_eq!(cells(&broken, &broken.configurations[2], ""), ["workers=9", "failed"]);
+        let sentence = "No best is named: interrupted before workers=2 had a run.";
+        assert_eq!(best_sentence(&broken).unwrap(), sentence);
+        assert_eq!(missing(&broken), ["workers=2"]);
+        let csv = csv(&broken);
+        assert!(csv.lines().skip(1).all(|line| line.starts_with(",workers=")), "{csv}");
+        assert!(csv.contains(",interrupted: 0 of 3 runs over\n"), "{csv}");
+        let markdown = markdown(&broken);
+        assert!(markdown.contains("| workers=2 | interrupted |"), "{markdown}");
+        assert!(markdown.contains(sentence) && !markdown.contains("**"), "{markdown}");
+        assert!(markdown.contains("\n- interrupted: workers=0: 2 of 3 runs over\n"), "{markdown}");
     }
 
     #[test]

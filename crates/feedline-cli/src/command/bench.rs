@@ -457,6 +457,7 @@ impl Bench {
             let mut value = json!(benchmark);
             value["command"] = "bench".into();
             value["interrupted"] = interrupted.into();
+            value["missing"] = json!(show::missing(benchmark));
             let best = benchmark.ranking.first().map(|best| &benchmark.configurations[*best]);
             value["best"] = json!(best.map(|best| best.name.clone()));
             value["use"] = json!(recipe);

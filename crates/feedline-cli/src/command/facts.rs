@@ -44,6 +44,7 @@ pub(super) fn source(source: &SourceFacts) -> Value {
     json!({
         "name": source.name, "samples": source.samples, "format": source.format,
         "files": files.collect::<Vec<_>>(),
+        "unused_columns": source.unused_columns,
     })
 }
 
@@ -58,6 +59,18 @@ pub(super) fn mixing(mixing: &Mixing) -> Value {
         "variance_inflation": mixing.inflation,
         "warning": mixing.inflation.is_some_and(|inflation| inflation > MOST_INFLATION),
     })
+}
+
+/// The columns that a run would not see.
+pub(super) fn show_unused(found: &Inspection, output: &mut Output) -> Result<(), Failure> {
+    for source in found.sources.iter().filter(|source| !source.unused_columns.is_empty()) {
+        let text = format!(
+            "columns not used: {} (source.label_columns chooses those that become fields)",
+            source.unused_columns.join(", ")
+        );
+        output.text(&text, 4)?;
+    }
+    Ok(())
 }
 
 /// The files of each source: how many, and how large.

@@ -135,6 +135,7 @@ impl Inspect {
         ))?;
         let fields: Vec<String> = found.fields.iter().map(facts::describe_field).collect();
         output.text(&format!("fields: {}", fields.join(", ")), 4)?;
+        facts::show_unused(found, output)?;
         facts::show_files(found, output)?;
         output.line("")?;
 

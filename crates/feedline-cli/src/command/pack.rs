@@ -126,11 +126,12 @@ pub(crate) struct PackCommand {
     #[arg(long, conflicts_with = "raw")]
     full_color: bool,
 
-    /// Write decoded pixels, to be mapped into memory.
+    /// Write decoded pixels: nothing is left to decode.
     #[arg(long, conflicts_with = "crop_index")]
     raw: bool,
 
-    /// Do not compare the pixels of rewritten JPEGs with the original's.
+    /// Do not compare the pixels of JPEGs that get markers with the original's, which takes most
+    /// of the time; progressive ones are compared nevertheless.
     #[arg(long, requires = "crop_index", conflicts_with = "raw")]
     no_check: bool,
 
@@ -142,7 +143,8 @@ pub(crate) struct PackCommand {
     #[arg(long)]
     exif_orientation: bool,
 
-    /// Leave out images that cannot be decoded, instead of ending with an error.
+    /// Leave out samples that cannot be read or decoded, instead of ending with an error: every
+    /// image that is kept is decoded once, also with --no-check.
     #[arg(long)]
     skip_bad: bool,
 
@@ -294,7 +296,10 @@ impl PackCommand {
         }
         let pack = Pack::open(kind, options)?;
         pack.check_destination(&self.destination)?;
-        let expected = if self.no_trial { None } else { Some(pack.expect()?) };
+        let expected = match self.no_trial {
+            true => None,
+            false => Some(pack.expect().map_err(bad_sample)?),
+        };
         let mut result = json!({
             "command": "pack",
             "source": pipeline::shown(&self.source),
@@ -330,7 +335,7 @@ impl PackCommand {
                     output.note("interrupted: the same command goes on from here");
                     return Ok(Outcome::Interrupted(code));
                 }
-                (packed, _) => packed?,
+                (packed, _) => packed.map_err(bad_sample)?,
             };
             let gain = if self.no_trial { None } else { pack.measure(&self.destination) };
             result["packed"] = describe(&packed, seconds);
@@ -343,6 +348,16 @@ impl PackCommand {
             output.json(&result)?;
         }
         Ok(Outcome::Success)
+    }
+}
+
+/// A bad sample ends the work, unless that is not wanted.
+fn bad_sample(error: feedline::Error) -> Failure {
+    match error {
+        feedline::Error::Sample(sample) => {
+            Failure::BadSample(sample, "--skip-bad leaves such samples out")
+        }
+        other => other.into(),
     }
 }
 

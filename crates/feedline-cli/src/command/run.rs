@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use feedline::deliver::RunHash;
+use feedline::output_file;
 use feedline::spec::read::{parse_duration, show_bytes};
 use feedline::spec::{LastBatch, OnError};
 use feedline::{Batch, Error, Loader, State};
@@ -189,7 +190,7 @@ impl Run {
             loader.resume(&read_state(path)?)?;
         }
         let hashes = match &self.hashes {
-            Some(path) => Some(File::create(path).map_err(|source| {
+            Some(path) => Some(output_file::create(path).map_err(|source| {
                 let path = path.clone();
                 Failure::Library(Error::Io { what: "cannot write the hashes", path, source })
             })?),

@@ -1,6 +1,5 @@
 //! `feedline verify`: reads and decodes every sample, and lists the bad ones.
 
-use std::fs::File;
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -8,6 +7,7 @@ use std::time::Instant;
 
 use feedline::catalog::{Catalog, Kind};
 use feedline::error::SampleError;
+use feedline::output_file;
 use feedline::spec::read::show_bytes;
 use serde_json::{Value, json};
 
@@ -25,9 +25,9 @@ Examples:
 Checks all samples of the sources, also those that a spec's subset leaves out. A file that
 vanishes meanwhile is a bad sample. The list has a JSON object a line, as a loader's quarantine
 file has: source, index, path, offset, stage, reason, and path_bytes if the name is not UTF-8.
-The files of a packed set are compared with the checksums that were noted when it was packed. A
-folder of images or raw pixels is then as it was written and nothing is decoded; of a set in a
-format, every sample is read and decoded too.";
+The files of a packed set are compared with the checksums that were noted when it was packed, and
+then every sample is read and decoded too. Of raw pixels nothing is left to decode: they are as they
+were written.";
 
 /// Read and decode every sample, and list the bad ones.
 #[derive(Debug, clap::Args)]
@@ -61,7 +61,7 @@ impl Verify {
             && let Some(packed) = Catalog::read(&self.target)?
         {
             let found = self.compare(&packed, output)?;
-            if !found.bad.is_empty() || !matches!(packed.kind, Kind::Format(_)) {
+            if !found.bad.is_empty() || packed.kind == Kind::Raw {
                 return self.show_compared(&packed, &found, output);
             }
             compared = Some((packed, found));
@@ -76,7 +76,9 @@ impl Verify {
             Failure::Library(feedline::Error::Io { what: "cannot write the list", path, source })
         };
         let mut list = match &self.list {
-            Some(path) => Some((path, File::create(path).map_err(|e| cannot_list(path, e))?)),
+            Some(path) => {
+                Some((path, output_file::create(path).map_err(|e| cannot_list(path, e))?))
+            }
             None => None,
         };
         let progress = output.progress(verify.samples(), "samples");

@@ -1,8 +1,10 @@
 //! The page of this process: on the loopback address only, and only for who knows the token.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -15,24 +17,30 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use super::board::Board;
 use super::error::LiveError;
 use super::listening::{self, Listener};
 use super::{assets, metrics, token};
 
-/// Connections at the same time; more of them wait.
-const CONNECTIONS: usize = 32;
-
 /// A request's head may take so many bytes.
 const HEAD: usize = 16 * 1024;
 
-/// A connection may last so long, from its first byte to its last: each serves one request.
-const CONNECTION: Duration = Duration::from_secs(15);
+/// What connections may take.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// So many are open at the same time. One more, and the oldest that has not asked for anything
+    /// is closed: those that are idle hold nobody up.
+    connections: usize,
+    /// A request's head may take so long to arrive.
+    head: Duration,
+    /// A connection may last so long, from its first byte to its last: each serves one request.
+    whole: Duration,
+}
 
-/// A request's head may take so long to arrive.
-const HEAD_WITHIN: Duration = Duration::from_secs(5);
+const LIMITS: Limits =
+    Limits { connections: 64, head: Duration::from_secs(5), whole: Duration::from_secs(15) };
 
 /// After a failure to accept (no file descriptors left), a breath is taken.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -69,7 +77,7 @@ pub fn serve(board: &Arc<Board>, port: u16) -> Result<String, LiveError> {
     let descriptor = listener.as_raw_fd();
     thread::Builder::new()
         .name("feedline-page".to_owned())
-        .spawn(move || runtime.block_on(accept(listener, site)))
+        .spawn(move || runtime.block_on(accept(listener, site, LIMITS)))
         .map_err(LiveError::Start)?;
     listening::note(Listener::Page, descriptor);
     board.look_always();
@@ -82,11 +90,10 @@ struct Site {
     token: String,
 }
 
-async fn accept(listener: std::net::TcpListener, site: Arc<Site>) {
+async fn accept(listener: std::net::TcpListener, site: Arc<Site>, limits: Limits) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    // The semaphore is never closed.
-    while let Ok(place) = places.clone().acquire_owned().await {
+    let mut open = VecDeque::new();
+    loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(_) => {
@@ -94,26 +101,53 @@ async fn accept(listener: std::net::TcpListener, site: Arc<Site>) {
                 continue;
             }
         };
-        let site = site.clone();
-        tokio::spawn(async move {
-            converse(stream, peer, &site).await;
-            drop(place);
-        });
+        make_room(&mut open, limits.connections);
+        let (site, asked) = (site.clone(), Arc::new(AtomicBool::new(false)));
+        let noted = asked.clone();
+        let task = tokio::spawn(async move { converse(stream, peer, &site, &noted, limits).await });
+        open.push_back(Connection { task: task.abort_handle(), asked });
+        // Who has asked already is heard before more come in, and might be taken for idle.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A connection that may still be open.
+struct Connection {
+    task: AbortHandle,
+    /// Its request has arrived.
+    asked: Arc<AtomicBool>,
+}
+
+/// Forgets connections that are closed, the oldest first, and closes one if there are too many.
+fn make_room(open: &mut VecDeque<Connection>, most: usize) {
+    open.retain(|connection| !connection.task.is_finished());
+    if open.len() >= most {
+        let idle = open.iter().position(|connection| !connection.asked.load(Relaxed));
+        // With none idle, the oldest has had its time.
+        let closed = open.remove(idle.unwrap_or(0));
+        closed.into_iter().for_each(|connection| connection.task.abort());
     }
 }
 
 /// One request and its answer, within a bounded time.
-async fn converse(stream: TcpStream, peer: SocketAddr, site: &Arc<Site>) {
+async fn converse(
+    stream: TcpStream,
+    peer: SocketAddr,
+    site: &Arc<Site>,
+    asked: &AtomicBool,
+    limits: Limits,
+) {
     if !peer.ip().is_loopback() {
         return;
     }
     let service = service_fn(|request: Request<Incoming>| {
+        asked.store(true, Relaxed);
         let answer = site.answer(&request);
         async move { Ok::<_, Infallible>(answer) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_WITHIN)
+        .header_read_timeout(limits.head)
         .max_buf_size(HEAD)
         .keep_alive(false)
         .half_close(true)
@@ -121,7 +155,7 @@ async fn converse(stream: TcpStream, peer: SocketAddr, site: &Arc<Site>) {
         .writev(false)
         .serve_connection(TokioIo::new(stream), service);
     // Whether the other side got its answer is its own affair.
-    let _ = tokio::time::timeout(CONNECTION, connection).await;
+    let _ = tokio::time::timeout(limits.whole, connection).await;
 }
 
 impl Site {
@@ -225,4 +259,74 @@ fn found(kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     set(header::REFERRER_POLICY, "no-referrer");
     set(header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin");
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// A page on which idle connections stay until they are in the way.
+    fn patient(connections: usize) -> (u16, String) {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let hour = Duration::from_secs(3600);
+        let limits = Limits { connections, head: hour, whole: hour };
+        let token = token::random().unwrap();
+        let site = Arc::new(Site { board: Arc::new(Board::new()), token: token.clone() });
+        thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+            runtime.unwrap().block_on(accept(listener, site, limits));
+        });
+        (port, format!("GET /{token}/data HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"))
+    }
+
+    fn connect(port: u16) -> TcpStream {
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()
+    }
+
+    #[test]
+    fn idle_connections_hold_nobody_up() {
+        let (port, request) = patient(64);
+        // Some have sent a part of a request.
+        let idle: Vec<TcpStream> = (0..200)
+            .map(|number| {
+                let mut stream = connect(port);
+                stream.write_all(&request.as_bytes()[..number % 3]).unwrap();
+                stream
+            })
+            .collect();
+        for _ in 0..3 {
+            let mut real = connect(port);
+            real.write_all(request.as_bytes()).unwrap();
+            let mut answer = String::new();
+            real.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+        let is_open = |mut stream: &TcpStream| {
+            stream.set_nonblocking(true).unwrap();
+            stream.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        };
+        // The newest stay: one was closed for each of the three at most.
+        assert!(idle[200 - 61..].iter().all(is_open));
+        assert!(idle.iter().filter(|stream| is_open(stream)).count() <= 64);
+    }
+
+    #[test]
+    fn who_has_asked_is_answered_however_many_come_after() {
+        let (port, request) = patient(2);
+        for _ in 0..50 {
+            let mut real = connect(port);
+            real.write_all(request.as_bytes()).unwrap();
+            let idle: Vec<TcpStream> = (0..20).map(|_| connect(port)).collect();
+            let mut answer = String::new();
+            real.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            drop(idle);
+        }
+    }
 }

@@ -190,7 +190,7 @@ fn configuration(name: &str, workers: u64, speed: f64, timed: bool) -> Configura
             peak_memory: one.peak_memory,
         }),
         runs,
-        error: None,
+        ..Configuration::default()
     }
 }
 

@@ -17,25 +17,26 @@ pub(super) fn cmyk(c: u8, m: u8, y: u8, k: u8) -> [u8; 3] {
     })
 }
 
+/// Writes pixels to a row of the output, as many as both have.
+pub(super) fn put(to: &mut [u8], mode: ColorMode, pixels: impl Iterator<Item = [u8; 3]>) {
+    match mode {
+        ColorMode::Rgb => {
+            let (to, _) = to.as_chunks_mut::<3>();
+            to.iter_mut().zip(pixels).for_each(|(to, pixel)| *to = pixel);
+        }
+        ColorMode::Gray => {
+            to.iter_mut().zip(pixels).for_each(|(to, [r, g, b])| *to = luma(r, g, b));
+        }
+    }
+}
+
 /// What a decoder has written for each pixel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Raw {
     /// Gray.
     L8,
-    /// Gray and alpha.
-    La8,
     /// Colour.
     Rgb8,
-    /// Colour and alpha.
-    Rgba8,
-    /// Gray in the machine's byte order.
-    L16,
-    /// Gray and alpha in the machine's byte order.
-    La16,
-    /// Colour in the machine's byte order.
-    Rgb16,
-    /// Colour and alpha in the machine's byte order.
-    Rgba16,
     /// Inks of which 255 is none, as Adobe writes JPEGs.
     InvertedCmyk,
 }
@@ -45,30 +46,18 @@ impl Raw {
     pub(super) fn size(self) -> usize {
         match self {
             Raw::L8 => 1,
-            Raw::La8 | Raw::L16 => 2,
             Raw::Rgb8 => 3,
-            Raw::Rgba8 | Raw::La16 | Raw::InvertedCmyk => 4,
-            Raw::Rgb16 => 6,
-            Raw::Rgba16 => 8,
+            Raw::InvertedCmyk => 4,
         }
     }
 }
 
 /// Turns the first `pixels` pixels of `buffer` into `mode`, in place.
 pub(super) fn reduce(buffer: &mut [u8], pixels: usize, raw: Raw, mode: ColorMode) {
-    const HIGH: usize = if cfg!(target_endian = "little") { 1 } else { 0 };
     match (raw, mode) {
         (Raw::L8, ColorMode::Gray) | (Raw::Rgb8, ColorMode::Rgb) => {}
         (Raw::L8, _) => each::<1>(buffer, pixels, mode, |p| [p[0]; 3]),
-        (Raw::La8, _) => each::<2>(buffer, pixels, mode, |p| [p[0]; 3]),
-        (Raw::L16, _) => each::<2>(buffer, pixels, mode, |p| [p[HIGH]; 3]),
-        (Raw::La16, _) => each::<4>(buffer, pixels, mode, |p| [p[HIGH]; 3]),
         (Raw::Rgb8, _) => each::<3>(buffer, pixels, mode, |p| p),
-        (Raw::Rgba8, _) => each::<4>(buffer, pixels, mode, |p| [p[0], p[1], p[2]]),
-        (Raw::Rgb16, _) => each::<6>(buffer, pixels, mode, |p| [p[HIGH], p[2 + HIGH], p[4 + HIGH]]),
-        (Raw::Rgba16, _) => {
-            each::<8>(buffer, pixels, mode, |p| [p[HIGH], p[2 + HIGH], p[4 + HIGH]])
-        }
         (Raw::InvertedCmyk, _) => {
             each::<4>(buffer, pixels, mode, |p| {
                 cmyk(255 - p[0], 255 - p[1], 255 - p[2], 255 - p[3])
@@ -127,12 +116,9 @@ mod tests {
         let mut buffer = [1, 2, 0, 0, 0, 0];
         reduce(&mut buffer, 2, Raw::L8, ColorMode::Rgb);
         assert_eq!(buffer, [1, 1, 1, 2, 2, 2]);
-        let mut buffer = [1, 99, 2, 99, 0, 0];
-        reduce(&mut buffer, 2, Raw::La8, ColorMode::Rgb);
-        assert_eq!(buffer, [1, 1, 1, 2, 2, 2]);
-        let mut buffer = [1, 2, 3, 99, 4, 5, 6, 99];
-        reduce(&mut buffer, 2, Raw::Rgba8, ColorMode::Rgb);
-        assert_eq!(buffer[..6], [1, 2, 3, 4, 5, 6]);
+        let mut buffer = [255, 255, 255, 255, 255, 0, 0, 255];
+        reduce(&mut buffer, 2, Raw::InvertedCmyk, ColorMode::Rgb);
+        assert_eq!(buffer[..6], [255, 255, 255, 255, 0, 0]);
         let mut buffer = [0, 0, 0, 255, 255, 255];
         reduce(&mut buffer, 2, Raw::Rgb8, ColorMode::Gray);
         assert_eq!(buffer[..2], [0, 255]);

@@ -13,26 +13,43 @@ use super::{DecodeOptions, Header, jpeg_header};
 use crate::error::Fault;
 use crate::image::{Excerpt, Part};
 
-/// Scans of a progressive file beyond which it is taken for an attack: encoders write about 10.
-const MAX_SCANS: c_int = 100;
-
 /// Pixels around a part that are decoded with it, so that the part itself is exact.
 const MARGIN: usize = 2;
+
+/// How libjpeg's warnings begin; whatever else it says ends the decoding.
+const WARNINGS: [&str; 7] = [
+    "Application transferred too many scanlines",
+    "Corrupt JPEG data:",
+    "Inconsistent progression sequence",
+    "Invalid SOS parameters",
+    "Premature end of JPEG file",
+    "Unknown Adobe color transform",
+    "Warning: unknown JFIF revision",
+];
+
+/// What stands in its errors about limits of ours, which no option lifts.
+const LIMITS: [&str; 2] = ["emory", "scans"];
+
+/// What libjpeg says of data that are not all right.
+struct Warning {
+    text: String,
+    /// Decoding ended there, after an earlier warning; what follows is missing.
+    is_end: bool,
+}
 
 /// What TurboJPEG calls the whole image.
 const UNCROPPED: Part = Part { top: 0, left: 0, height: 0, width: 0 };
 
-/// A worker's decoders, made when first needed and kept from image to image.
+/// A worker's decoder of plain files, kept from image to image.
 #[derive(Default)]
 pub(super) struct Handle {
     baseline: Baseline,
-    instance: Option<Instance>,
 }
 
+/// TurboJPEG's decoder of one image. It is never used for a second one: libjpeg keeps quantisation
+/// and Huffman tables from file to file (for streams whose tables come once), so that a file
+/// without them would be decoded with another image's; and a fatal error spoils it for good.
 struct Instance(NonNull<c_void>);
-
-// SAFETY: an instance has no ties to the thread that made it; `&mut` keeps it to one at a time.
-unsafe impl Send for Instance {}
 
 impl Drop for Instance {
     fn drop(&mut self) {
@@ -73,21 +90,26 @@ impl Instance {
             .into_owned()
     }
 
-    fn is_warning(&self) -> bool {
+    fn has_warned(&self) -> bool {
         // SAFETY: the instance is alive.
         (unsafe { tj::tj3GetErrorCode(self.0.as_ptr()) }) == tj::TJERR_TJERR_WARNING as c_int
     }
 
-    /// `Ok(Some(_))` is a warning: everything was done, but the data were not all right.
-    fn outcome(&self, status: c_int) -> Result<Option<String>, Fault> {
-        match status {
-            0 => Ok(None),
-            _ if self.is_warning() => Ok(Some(self.message())),
-            _ => Err(Fault::corrupt("JPEG", self.message())),
+    /// `Ok(Some(_))` is a warning. TurboJPEG calls an error that follows a warning a warning too; the
+    /// text says which of them it is.
+    fn outcome(&self, status: c_int) -> Result<Option<Warning>, Fault> {
+        let text = if status == 0 { return Ok(None) } else { self.message() };
+        let is_limit = LIMITS.iter().any(|part| text.contains(part));
+        if WARNINGS.iter().any(|start| text.starts_with(start)) {
+            Ok(Some(Warning { text, is_end: false }))
+        } else if self.has_warned() && !is_limit {
+            Ok(Some(Warning { text, is_end: true }))
+        } else {
+            Err(Fault::corrupt("JPEG", text))
         }
     }
 
-    fn read_header(&mut self, bytes: &[u8]) -> Result<Option<String>, Fault> {
+    fn read_header(&mut self, bytes: &[u8]) -> Result<Option<Warning>, Fault> {
         // SAFETY: `bytes` outlives the call, which reads no more than its length.
         let status = unsafe {
             tj::tj3DecompressHeader(self.0.as_ptr(), bytes.as_ptr(), bytes.len() as tj::size_t)
@@ -130,7 +152,7 @@ impl Instance {
         (format, size): (tj::TJPF, usize),
         part: Option<Part>,
         out: &mut [u8],
-    ) -> Result<Option<String>, Fault> {
+    ) -> Result<Option<Warning>, Fault> {
         let declared =
             (self.get(tj::TJPARAM_TJPARAM_JPEGHEIGHT), self.get(tj::TJPARAM_TJPARAM_JPEGWIDTH));
         let fits =
@@ -144,7 +166,6 @@ impl Instance {
         };
         let part = part.filter(inside).and_then(|part| self.widened(part, height, width));
         let part = part.unwrap_or(whole);
-        // An earlier image's part would hold for this one.
         self.set_part(if part == whole { UNCROPPED } else { part })?;
         let start = (part.top * width + part.left) * size;
         // SAFETY: `bytes` and `out` outlive the call. The library writes `part.height` rows of
@@ -177,39 +198,58 @@ impl Handle {
         let markers = jpeg_header::read(bytes)?;
         let raw = markers.raw(options.mode);
         // What is held as coefficients is decoded whole anyway, and so is what changes colours
-        // afterwards. A file without an end is looked at as a whole, so that it is refused
-        // whichever part is asked for.
-        let plain =
-            raw.size() == options.mode.channels() && !header.progressive && markers.is_ended(bytes);
+        // afterwards. A file with anything but an end behind its scan is looked at as a whole, so
+        // that it is refused whichever part is asked for.
+        let plain = raw.size() == options.mode.channels()
+            && !header.progressive
+            && markers.ends_after_scan(bytes);
         if plain && self.baseline.decode(bytes, &wanted, options.mode.channels(), out).is_some() {
             return Ok(wanted);
         }
-        if options.allow_truncated {
-            // What a damaged file leaves unwritten must not show an earlier image.
+        if plain && options.allow_truncated {
+            // What was decoded up to the flaw is not what the library makes of it.
             out.fill(0);
         }
         let whole = Excerpt::whole(wanted.height, wanted.width);
         let part = (plain && wanted.reduction == 1 && wanted != whole).then_some(wanted.part);
-        let mut instance = match self.instance.take() {
-            Some(instance) => instance,
-            None => Instance::new()?,
-        };
-        // A fatal error poisons the instance for every later image: it is put back only when
-        // none came up.
-        let warning = decompress(&mut instance, bytes, header, options, raw, part, out)?;
-        self.instance = Some(instance);
-        if let Some(warning) = warning
+        let mut warning =
+            decompress(&mut Instance::new()?, bytes, header, options, raw, part, out)?;
+        let strict = !options.allow_truncated && !options.allow_damaged;
+        if strict && warning.as_ref().is_some_and(|warning| !warning.loses_pixels()) {
+            // It may hide another one.
+            let clean = jpeg_header::without_oddities(bytes)?;
+            warning = decompress(&mut Instance::new()?, &clean, header, options, raw, part, out)?;
+            if let Some(other) = warning.as_ref().filter(|other| other.may_hide_another()) {
+                return Err(Fault::corrupt(
+                    "JPEG",
+                    format!(
+                        "{}, so that it cannot be known whether all data are there (allow_damaged accepts it, as Pillow does)",
+                        other.text
+                    ),
+                ));
+            }
+        }
+        if let Some(found) = warning
             && !options.allow_truncated
         {
+            let warning = &found.text;
             if !markers.is_ended(bytes) {
                 return Err(Fault::Corrupt {
                     format: "JPEG",
-                    reason: format!("truncated: the data end before the image does ({warning})"),
+                    reason: format!(
+                        "truncated: the data end before the image does ({warning}; allow_truncated accepts it)"
+                    ),
                     offset: Some(bytes.len() as u64),
                 });
             }
-            if loses_pixels(&warning) {
+            if found.is_end {
                 return Err(Fault::corrupt("JPEG", warning));
+            }
+            if found.loses_pixels() && !options.allow_damaged {
+                return Err(Fault::corrupt(
+                    "JPEG",
+                    format!("{warning} (allow_damaged accepts it, as Pillow does)"),
+                ));
             }
         }
         color::reduce(out, header.height * header.width, raw, options.mode);
@@ -225,8 +265,10 @@ fn decompress(
     raw: Raw,
     part: Option<Part>,
     out: &mut [u8],
-) -> Result<Option<String>, Fault> {
-    instance.set(tj::TJPARAM_TJPARAM_SCANLIMIT, MAX_SCANS)?;
+) -> Result<Option<Warning>, Fault> {
+    instance.set(tj::TJPARAM_TJPARAM_SCANLIMIT, jpeg_header::MAX_SCANS as c_int)?;
+    // No profile is looked at, so none is kept in memory.
+    instance.set(tj::TJPARAM_TJPARAM_SAVEMARKERS, 0)?;
     instance
         .set(tj::TJPARAM_TJPARAM_MAXPIXELS, options.max_pixels.min(i32::MAX as u64) as c_int)?;
     instance.set(
@@ -234,6 +276,9 @@ fn decompress(
         (header.memory / (1 << 20) + 1).min(i32::MAX as usize) as c_int,
     )?;
     let first = instance.read_header(bytes)?;
+    if let Some(Warning { text, is_end: true }) = first {
+        return Err(Fault::corrupt("JPEG", text));
+    }
     let format = match raw {
         Raw::L8 => tj::TJPF_TJPF_GRAY,
         Raw::InvertedCmyk => tj::TJPF_TJPF_CMYK,
@@ -243,15 +288,23 @@ fn decompress(
     Ok(second.or(first))
 }
 
-/// Warnings after which the picture is whole; libjpeg has no others that leave it so. Pillow
-/// shows none at all, and photos with stray bytes between segments are common.
-fn loses_pixels(warning: &str) -> bool {
-    const HARMLESS: [&str; 5] = [
-        "extraneous bytes",
-        "Unknown Adobe color transform",
-        "JFIF",
-        "ICC",
-        "Invalid SOS parameters",
-    ];
-    !HARMLESS.iter().any(|text| warning.contains(text))
+impl Warning {
+    /// False for those after which the picture is whole; libjpeg has no others that leave it so.
+    /// Pillow shows none at all, and photos with stray bytes between segments are common.
+    fn loses_pixels(&self) -> bool {
+        const HARMLESS: [&str; 5] = [
+            "extraneous bytes",
+            "Unknown Adobe color transform",
+            "JFIF",
+            "ICC",
+            "Invalid SOS parameters",
+        ];
+        self.is_end || !HARMLESS.iter().any(|part| self.text.contains(part))
+    }
+
+    /// Whether it is harmless and something that matters can follow it: not of bytes between the
+    /// last scan and the end of the image.
+    fn may_hide_another(&self) -> bool {
+        !self.loses_pixels() && !self.text.contains("before marker 0xd9")
+    }
 }

@@ -9,21 +9,31 @@
 //!
 //! * 16-bit grayscale (PNG, TIFF, PNM): Pillow cuts every value above 255 to 255, which leaves
 //!   a white image; here the high byte is taken, as Pillow itself does for 16-bit colour.
-//! * EXIF orientation is ignored unless asked for, as in torchvision's `ImageFolder`.
-//! * Damage that loses pixels (a JPEG whose data ends early or does not decode) is an error here
-//!   unless `allow_truncated`; Pillow lets some of it pass as grey areas.
+//! * EXIF orientation is ignored unless asked for, as in torchvision's `ImageFolder`; a TIFF's own is
+//!   applied, as Pillow does.
+//! * Damage that loses pixels is an error. Pillow shows a JPEG whose data do not decode with grey
+//!   or displaced areas; `allow_damaged` does the same. Files whose data end early are accepted
+//!   with `allow_truncated`, as with Pillow's `LOAD_TRUNCATED_IMAGES`; what is missing is black,
+//!   the palette's first colour, or in a JPEG what libjpeg makes of it. A progressive JPEG shows
+//!   the scans that are there, where Pillow often shows black.
 
 mod baseline;
+mod bmp;
 mod color;
 mod exif;
+mod fax;
 mod gif;
 mod jpeg;
 mod jpeg_header;
 mod png;
-mod raster;
+mod pnm;
+mod tiff;
+mod tiff_tags;
 mod webp;
+mod webp_codes;
 
 use crate::error::Fault;
+use crate::guard::guarded;
 use crate::image::{Excerpt, Image, Scratch};
 
 /// What decoded pixels mean.
@@ -48,7 +58,7 @@ impl ColorMode {
 }
 
 /// How images are decoded.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct DecodeOptions {
     /// What the pixels mean.
     pub mode: ColorMode,
@@ -56,8 +66,11 @@ pub struct DecodeOptions {
     pub exif_orientation: bool,
     /// Declared pixels beyond which an image is refused.
     pub max_pixels: u64,
-    /// Accept images whose data ends early or is damaged; what is missing is grey or black.
+    /// Accept images whose data end early or are damaged: what Pillow gives where
+    /// `LOAD_TRUNCATED_IMAGES` is set.
     pub allow_truncated: bool,
+    /// Accept JPEGs whose data are all there and do not all decode: what Pillow gives by default.
+    pub allow_damaged: bool,
     /// Decode at full size even where a smaller one would do: the pixels of a crop are then those
     /// of the whole image, to the bit.
     pub exact: bool,
@@ -71,8 +84,26 @@ impl Default for DecodeOptions {
             exif_orientation: false,
             max_pixels: 178_956_970,
             allow_truncated: false,
+            allow_damaged: false,
             exact: false,
         }
+    }
+}
+
+impl std::fmt::Debug for DecodeOptions {
+    /// A state's identity is made of this text: an option that came later shows where it is set,
+    /// so that states without it stay valid.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("DecodeOptions");
+        shown
+            .field("mode", &self.mode)
+            .field("exif_orientation", &self.exif_orientation)
+            .field("max_pixels", &self.max_pixels)
+            .field("allow_truncated", &self.allow_truncated);
+        if self.allow_damaged {
+            shown.field("allow_damaged", &self.allow_damaged);
+        }
+        shown.field("exact", &self.exact).finish()
     }
 }
 
@@ -165,9 +196,6 @@ pub struct Header {
     /// Channels of the decoded image: 3 or 1.
     pub channels: usize,
     /// Bytes that decoding takes at most: the pixels and what the library allocates.
-    ///
-    /// Hostile lossless WebP can exceed it with Huffman tables (some hundred MB, bounded by the
-    /// format), since libwebp has no limit to set.
     pub memory: usize,
     /// A JPEG that must be held in memory as coefficients until its last scan.
     pub progressive: bool,
@@ -178,6 +206,10 @@ pub struct Header {
     /// Bytes that the pixels take before they have their final channels.
     raw: usize,
 }
+
+/// Pixels of a side beyond which an image is refused: decoders have work for every row, however
+/// short it is (an interlaced PNG of 1 x 178,000,000 took 11 s).
+const MAX_SIDE: usize = 1 << 20;
 
 /// What a format's own header reader finds.
 struct Declared {
@@ -202,13 +234,16 @@ pub fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Header, Fault> {
             beginning(bytes)
         )));
     };
-    let declared = match format {
-        Format::Jpeg => jpeg_header::read(bytes)?.declared(options.mode),
-        Format::Png => png::probe(bytes, options)?,
-        Format::WebP => webp::probe(bytes, options)?,
-        Format::Gif => gif::probe(bytes)?,
-        Format::Bmp | Format::Tiff | Format::Pnm => raster::probe(format, bytes, options)?,
-    };
+    let mut jpeg = None;
+    let declared = contained(format, || match format {
+        Format::Jpeg => Ok(jpeg.insert(jpeg_header::read(bytes)?).declared(options.mode)),
+        Format::Png => png::probe(bytes, options),
+        Format::WebP => webp::probe(bytes, options),
+        Format::Gif => gif::probe(bytes),
+        Format::Bmp => bmp::probe(bytes, options),
+        Format::Tiff => tiff::probe(bytes, options),
+        Format::Pnm => pnm::probe(bytes, options),
+    })?;
     let (height, width) = (declared.height, declared.width);
     if height == 0 || width == 0 {
         return Err(Fault::corrupt(format.name(), format!("declares {width} x {height} pixels")));
@@ -220,6 +255,14 @@ pub fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Header, Fault> {
             options.max_pixels
         )));
     }
+    if height.max(width) > MAX_SIDE {
+        return Err(Fault::TooLarge(format!(
+            "{format}: declares {width} x {height} pixels; a side may have {MAX_SIDE} at most"
+        )));
+    }
+    if let Some(jpeg) = jpeg {
+        jpeg.visits(bytes)?;
+    }
     let channels = options.mode.channels();
     let too_large =
         || Fault::TooLarge(format!("{format}: {width} x {height} pixels do not fit into memory"));
@@ -227,7 +270,9 @@ pub fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Header, Fault> {
         .ok()
         .and_then(|pixels| pixels.checked_mul(declared.pixel.max(channels)))
         .ok_or_else(too_large)?;
-    let orientation = if options.exif_orientation { declared.orientation } else { 1 };
+    // Pillow turns a TIFF whenever it loads one.
+    let turns = options.exif_orientation || format == Format::Tiff;
+    let orientation = if turns { declared.orientation } else { 1 };
     let (turned_height, turned_width) =
         if orientation >= 5 { (width, height) } else { (height, width) };
     Ok(Header {
@@ -241,6 +286,32 @@ pub fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Header, Fault> {
         stored: (height, width),
         raw,
     })
+}
+
+/// Runs a format's decoder. A library's panic is a fault of the file that brought it about, and
+/// nothing is printed; a panic of this crate is a bug of its own and goes on as one.
+fn contained<T>(format: Format, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    guarded(work).unwrap_or_else(|caught| {
+        Err(match caught.own {
+            true => Fault::Panic(caught.text),
+            false => Fault::corrupt(
+                format.name(),
+                format!("the library that reads it gave up: {}", caught.text),
+            ),
+        })
+    })
+}
+
+/// Turns of an LZW decoder that take and write nothing, beyond which it is stuck: it holds 64
+/// bits, and codes among them that clear its table show in neither count.
+const IDLE_TURNS: usize = 64;
+
+/// What every format says of data that end early.
+fn truncated(format: &'static str) -> Fault {
+    Fault::corrupt(
+        format,
+        "truncated: the file ends before the image does (allow_truncated accepts it)",
+    )
 }
 
 /// The first bytes, so that an error page saved as an image is recognised at a glance.
@@ -290,7 +361,12 @@ impl Decoder {
     ) -> Result<Image<'a>, Fault> {
         let (height, width) = header.stored;
         let out = scratch.decoded(header.raw)?;
-        match header.format {
+        if options.allow_truncated || options.allow_damaged {
+            // What a damaged file leaves unwritten must not show an earlier image.
+            out.fill(0);
+        }
+        let format = header.format;
+        match format {
             Format::Jpeg => {
                 // A turned image has other coordinates than the file: rare, so decoded whole.
                 let wanted = wanted
@@ -301,12 +377,15 @@ impl Decoder {
                     return Ok(Image::decoded_excerpt(scratch, excerpt, header.channels));
                 }
             }
-            Format::Png => png::decode(bytes, header, options, out)?,
-            Format::WebP => webp::decode(bytes, header, options, out)?,
-            Format::Gif => gif::decode(bytes, header, options, out)?,
-            Format::Bmp | Format::Tiff | Format::Pnm => {
-                raster::decode(bytes, header, options, out)?
-            }
+            _ => contained(format, || match format {
+                Format::Jpeg => Ok(()),
+                Format::Png => png::decode(bytes, header, options, out),
+                Format::WebP => webp::decode(bytes, header, options, out),
+                Format::Gif => gif::decode(bytes, header, options, out),
+                Format::Bmp => bmp::decode(bytes, header, options, out),
+                Format::Tiff => tiff::decode(bytes, header, options, &mut self.jpeg, out),
+                Format::Pnm => pnm::decode(bytes, header, options, out),
+            })?,
         }
         let mut image = Image::decoded(scratch, height, width, header.channels);
         image.view_mut().orient(header.orientation);
@@ -351,7 +430,8 @@ mod tests {
             &b"\x01\x00\x18\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"[..],
         ]
         .concat();
-        let gif = b"GIF89a\xff\xff\xff\xff\x00\x00\x00";
+        let gif =
+            b"GIF89a\xff\xff\xff\xff\x00\x00\x00,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x00";
         for bytes in [&jpeg[..], &bmp, gif, b"P6 65535 65535 255\n"] {
             let error = probe(bytes, &DecodeOptions::default()).unwrap_err();
             assert!(matches!(error, Fault::TooLarge(_)), "{error:?}");

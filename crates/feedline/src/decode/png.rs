@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use png::{BitDepth, ColorType, DecodingError, InterlaceInfo, Transformations};
 
-use super::color::luma;
+use super::color::{luma, put};
 use super::{ColorMode, Declared, DecodeOptions, Header, exif};
 use crate::error::Fault;
 
@@ -13,7 +13,7 @@ type Reader<'a> = png::Reader<Cursor<&'a [u8]>>;
 fn fault(error: DecodingError) -> Fault {
     match error {
         DecodingError::IoError(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            Fault::corrupt("PNG", "truncated: the file ends before the image does")
+            super::truncated("PNG")
         }
         DecodingError::LimitsExceeded => {
             Fault::TooLarge("PNG: its chunks are larger than its pixels".into())
@@ -72,6 +72,10 @@ pub(super) fn decode(
 ) -> Result<(), Fault> {
     let mut reader = open(bytes, header.memory.max(64 << 20)).read_info().map_err(fault)?;
     let palette = Palette::new(&reader, options.mode);
+    if options.allow_truncated && reader.info().color_type == ColorType::Indexed {
+        // Missing pixels have index 0.
+        put(out, options.mode, std::iter::repeat(palette.colors[0]));
+    }
     let outcome = rows(&mut reader, header, options.mode, &palette, out);
     match outcome {
         Err(_) if options.allow_truncated => Ok(()),
@@ -210,16 +214,4 @@ fn bits(row: &[u8], depth: BitDepth) -> impl Iterator<Item = u8> {
     let mask = ((1u16 << depth) - 1) as u8;
     row.iter()
         .flat_map(move |byte| (0..8 / depth).map(move |i| byte >> (8 - depth * (i + 1)) & mask))
-}
-
-fn put(to: &mut [u8], mode: ColorMode, pixels: impl Iterator<Item = [u8; 3]>) {
-    match mode {
-        ColorMode::Rgb => {
-            let (to, _) = to.as_chunks_mut::<3>();
-            to.iter_mut().zip(pixels).for_each(|(to, pixel)| *to = pixel);
-        }
-        ColorMode::Gray => {
-            to.iter_mut().zip(pixels).for_each(|(to, [r, g, b])| *to = luma(r, g, b));
-        }
-    }
 }

@@ -8,26 +8,22 @@ use libwebp_sys as webp;
 use webp::{VP8StatusCode, WEBP_CSP_MODE, WebPData, WebPDemuxState, WebPDemuxer, WebPIterator};
 
 use super::color::{self, Raw};
-use super::{Declared, DecodeOptions, Header, exif};
+use super::{Declared, DecodeOptions, Header, exif, webp_codes};
 use crate::error::Fault;
 
 fn corrupt(status: VP8StatusCode) -> Fault {
-    let reason = match status {
+    match status {
         VP8StatusCode::VP8_STATUS_NOT_ENOUGH_DATA | VP8StatusCode::VP8_STATUS_SUSPENDED => {
-            "truncated: the data end before the image does"
+            super::truncated("WebP")
         }
         VP8StatusCode::VP8_STATUS_UNSUPPORTED_FEATURE => {
-            return Fault::Unsupported("WebP: unknown feature".into());
+            Fault::Unsupported("WebP: unknown feature".into())
         }
         VP8StatusCode::VP8_STATUS_OUT_OF_MEMORY => {
-            return Fault::Io(std::io::Error::new(
-                std::io::ErrorKind::OutOfMemory,
-                "WebP: out of memory",
-            ));
+            Fault::Io(std::io::Error::new(std::io::ErrorKind::OutOfMemory, "WebP: out of memory"))
         }
-        _ => "the bitstream is damaged",
-    };
-    Fault::corrupt("WebP", reason)
+        _ => Fault::corrupt("WebP", "the bitstream is damaged"),
+    }
 }
 
 /// What a still image or a frame declares.
@@ -61,7 +57,10 @@ pub(super) fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Declared, F
         orientation: if options.exif_orientation { orientation(bytes) } else { 1 },
         progressive: false,
         pixel: Raw::Rgb8.size(),
-        extra: pixels.saturating_mul(4).saturating_add(512 * 1024),
+        extra: pixels
+            .saturating_mul(4)
+            .saturating_add(512 * 1024)
+            .saturating_add(webp_codes::memory(bytes, (height, width))),
     })
 }
 

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use super::sync::{Condvar, Mutex, lock, wait_for};
 use super::work::Shared;
 use crate::order::Batches;
-use crate::sample::Value;
 use crate::store::Hint;
 
 /// A warm read of a photo takes 20 µs; a disk takes at least a few hundred.
@@ -206,8 +205,8 @@ impl Ahead {
             epoch = Some((place.epoch, order));
             let kept = shared.caches.get(pick.source).and_then(|cache| cache.get(pick.index));
             let value = plan.sources[pick.source].value(pick.index, field);
-            let hint = match value {
-                Ok(Value::File(location)) if kept.is_none() => {
+            let hint = match value.ok().and_then(|value| value.location()) {
+                Some(location) if kept.is_none() => {
                     self.hints.fetch_add(1, Relaxed);
                     plan.store.hint(&location)
                 }

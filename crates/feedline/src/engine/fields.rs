@@ -1,7 +1,7 @@
 //! How fields that are not decoded come into a batch: straight into their row, or behind the rows
 //! where they have no length in common.
 
-use super::flow::{Flow, Slice};
+use super::flow::{Flow, Slice, tail_for};
 use super::plan::Plan;
 use crate::error::{Fault, Stage};
 use crate::layout::{BatchField, Variable};
@@ -43,6 +43,8 @@ struct Behind<'a> {
     slice: &'a mut Slice,
     /// Scratch that the worker has and does not use.
     granted: &'a mut u64,
+    /// What the row may take at most.
+    most: u64,
     length: usize,
     shape: Vec<usize>,
     short_of: Option<Hindrance>,
@@ -54,6 +56,11 @@ impl Room for Behind<'_> {
         let length = usize::try_from(bytes).ok().filter(|length| *length < usize::MAX / 4);
         let length = length.ok_or_else(too_large)?;
         self.length = length;
+        // The same for every row, whatever room happens to be left.
+        if tail_for(length) as u64 > self.most {
+            self.short_of = Some(Hindrance::Memory(tail_for(length) as u64));
+            return Err(Fault::Cancelled);
+        }
         if self.slice.room_left() < length
             && let Err(need) = self.flow.tail(self.slice, length, self.granted)
         {
@@ -69,7 +76,7 @@ impl Room for Behind<'_> {
     }
 
     fn at_hand(&mut self) -> &mut [u8] {
-        let left = self.slice.room_left();
+        let left = self.slice.room_left().min(usize::try_from(self.most).unwrap_or(usize::MAX));
         self.slice.room(left).unwrap_or_default()
     }
 
@@ -91,15 +98,16 @@ fn fill(
         Ok(())
     };
     match value {
-        Value::Bytes(bytes) | Value::Pixels { bytes, .. } => copy(bytes),
+        Value::Bytes(bytes) => copy(bytes),
         Value::Int(number) => copy(&number.to_ne_bytes()),
         Value::Float(number) => copy(&number.to_ne_bytes()),
-        Value::File(location) => plan.store.read(location, room),
+        Value::File(location) | Value::Pixels { location, .. } => plan.store.read(location, room),
         Value::Made => plan.sources[pick.source].read(pick.index, field, room),
     }
 }
 
-/// Writes field number `field` of `pick` into `row`; gives the bytes that were read for it.
+/// Writes field number `field` of `pick` into `row`, which may take `most` bytes; gives the bytes
+/// that were read for it. `granted` is scratch that the worker has and does not use.
 pub(super) fn write(
     plan: &Plan,
     flow: &Flow,
@@ -107,7 +115,7 @@ pub(super) fn write(
     field: usize,
     slice: &mut Slice,
     row: usize,
-    granted: &mut u64,
+    (granted, most): (&mut u64, u64),
 ) -> Result<usize, Hindrance> {
     let value = plan.sources[pick.source].value(pick.index, field)?;
     let BatchField { variable, row_bytes, dtype, .. } = &plan.layout.fields()[field];
@@ -117,7 +125,7 @@ pub(super) fn write(
     };
     let axes = variable.axes();
     let shape = Vec::new();
-    let mut room = Behind { flow, slice, granted, length: 0, shape, short_of: None };
+    let mut room = Behind { flow, slice, granted, most, length: 0, shape, short_of: None };
     let filled = fill(plan, pick, field, &value, &mut room);
     let Behind { length, short_of, mut shape, .. } = room;
     if let Some(short_of) = short_of {

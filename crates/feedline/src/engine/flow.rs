@@ -103,6 +103,18 @@ impl Slice {
         self.tail.as_ref().map_or(0, |tail| tail.memory.len() - tail.used)
     }
 
+    /// Where the room at hand begins, to begin there again.
+    pub(crate) fn mark(&self) -> (Option<u64>, usize) {
+        self.tail.as_ref().map_or((None, 0), |tail| (Some(tail.number), tail.used))
+    }
+
+    /// Forgets what was written since `mark`: a row that is made again takes its room again.
+    pub(crate) fn rewind(&mut self, mark: (Option<u64>, usize)) {
+        if let Some(tail) = &mut self.tail {
+            tail.used = if Some(tail.number) == mark.0 { mark.1 } else { 0 };
+        }
+    }
+
     /// The first `bytes` of the room belong to a row, whose place this is.
     pub(crate) fn keep(&mut self, bytes: usize) -> Entry {
         let Some(tail) = &mut self.tail else { return Entry::default() };
@@ -543,7 +555,7 @@ impl Flow {
             return Err(None);
         };
         // A batch's first piece is small; where memory is short, so are the others.
-        let least = bytes.max(1).next_multiple_of(SMALLEST_TAIL);
+        let least = tail_for(bytes);
         let usual = SMALLEST_TAIL << (2 * state.slots[at].memory.tail_count().min(3));
         let usual = usual.max(least);
         let fits = |state: &State, size: usize| state.used + size as u64 <= self.limit;
@@ -803,6 +815,11 @@ impl Flow {
             short_of_memory: state.short,
         }
     }
+}
+
+/// What a row of `bytes` takes at least where it has no fixed length.
+pub(crate) fn tail_for(bytes: usize) -> usize {
+    bytes.max(1).next_multiple_of(SMALLEST_TAIL)
 }
 
 /// Bytes of the tails that nobody uses.

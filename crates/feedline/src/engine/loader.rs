@@ -1,9 +1,8 @@
 //! The public face: a loader, its builder, its epochs.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::image::Layout;
 use crate::layout::{BatchField, BatchLayout};
 use crate::order::{Permutation, Pick, State};
+use crate::output_file;
 use crate::sample::Value;
 use crate::source::{Arrays, Source};
 use crate::spec::{
@@ -202,19 +202,12 @@ impl Loader {
         let quarantine = match &plan.spec.quarantine {
             None => None,
             Some(path) => {
-                Some(
-                    OpenOptions::new()
-                        .create(true)
-                        .append(true)
-                        // A pipe without a reader is refused instead of waited for.
-                        .custom_flags(libc::O_NONBLOCK)
-                        .open(path)
-                        .map_err(|source| Error::Io {
-                            what: "cannot write the quarantine file",
-                            path: path.clone(),
-                            source,
-                        })?,
-                )
+                let opened = output_file::append(path).map_err(|source| Error::Io {
+                    what: "cannot write the quarantine file",
+                    path: path.clone(),
+                    source,
+                });
+                Some(opened?)
             }
         };
         let plan = Arc::new(plan);
@@ -523,6 +516,14 @@ impl Loader {
     #[must_use]
     pub fn source_names(&self) -> Vec<String> {
         self.plan.sources.iter().map(|source| source.name()).collect()
+    }
+
+    /// The names of the sources of which columns are in no field, with those columns; none that
+    /// somebody chose or left out by name.
+    #[must_use]
+    pub fn unused_columns(&self) -> Vec<(String, Vec<String>)> {
+        let sources = self.plan.sources.iter().filter(|source| !source.unused_columns().is_empty());
+        sources.map(|source| (source.name(), source.unused_columns().to_vec())).collect()
     }
 
     /// This process and how many there are.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::rank::{self, Rank};
 use super::recorded::Recorded;
+use crate::buffer;
 use crate::catalog::Catalog;
 use crate::decode::{self, ColorMode, DecodeOptions};
 use crate::error::{Error, Fault, Result, SampleError, SpecError, Stage};
@@ -81,6 +82,10 @@ pub(crate) struct Plan {
     pub(crate) ahead: usize,
     /// Bytes for batches and scratch together; the cache has its own.
     pub(crate) memory: u64,
+    /// Bytes that one sample may take while it is made: what the spec and the data leave beside two
+    /// batches, so that the same samples are too large with any number of workers. Only a machine
+    /// that has less free leaves less.
+    pub(crate) sample_memory: u64,
     /// Bytes for the cache.
     pub(crate) cache_limit: u64,
     pub(crate) identity: Identity,
@@ -180,7 +185,11 @@ impl Plan {
         let batch_bytes = layout.bytes() as u64;
         let ahead = ahead(&spec, workers, batch_bytes);
         let in_blocks = sources.iter().any(|source| source.blocks().is_some());
-        let (memory, cache_limit) = memory(&spec, batch_bytes, in_blocks)?;
+        let held = sources.iter().map(|source| source.held()).fold(0, u64::saturating_add);
+        let (memory, cache_limit) = memory(&spec, batch_bytes, in_blocks, held)?;
+        // What is too large for a sample is known before anybody waits for it.
+        let left = memory.saturating_sub(batch_bytes.saturating_mul(2));
+        let sample_memory = sample_memory(&spec, batch_bytes, in_blocks, held).min(left);
         let mut ops = chain.canonical();
         ops.extend(mixing.as_ref().map(|mixing| mixing.mix.canonical()));
         let identity = identity(&spec, &sources, &ops, batches.global(), order_of_blocks);
@@ -202,6 +211,7 @@ impl Plan {
             workers,
             ahead,
             memory,
+            sample_memory,
             cache_limit,
             identity,
             purpose,
@@ -210,11 +220,13 @@ impl Plan {
         })
     }
 
-    /// Bytes that the loader was given in all: for batches, for the cache and for blocks.
+    /// Bytes that the loader was given in all: for batches, for the cache, for blocks, and for what
+    /// the sources keep.
     pub(crate) fn memory_given(&self) -> u64 {
         let in_blocks = self.sources.iter().any(|source| source.blocks().is_some());
         let blocks = if in_blocks { opening(&self.spec).block_memory } else { 0 };
-        self.memory.saturating_add(self.cache_limit).saturating_add(blocks)
+        let held = self.sources.iter().map(|source| source.held()).fold(0, u64::saturating_add);
+        self.memory.saturating_add(self.cache_limit).saturating_add(blocks).saturating_add(held)
     }
 
     /// Bytes of the decoded image at `location`, if it can be read.
@@ -245,6 +257,7 @@ pub(super) fn decode_options(spec: &Spec) -> DecodeOptions {
         mode: if spec.decode.gray { ColorMode::Gray } else { ColorMode::Rgb },
         exif_orientation: spec.decode.exif_orientation,
         allow_truncated: spec.decode.allow_truncated,
+        allow_damaged: spec.decode.allow_damaged,
         // A cache keeps whole images: what is made of them must not depend on what it has kept.
         exact: spec.decode.exact || spec.cache.as_ref().is_some_and(|cache| cache.decoded),
         max_pixels: spec.decode.max_pixels.unwrap_or(default.max_pixels),
@@ -263,6 +276,8 @@ pub(super) fn sample_error(
     let location = catch_unwind(AssertUnwindSafe(|| {
         (0..source.fields().len()).find_map(|field| match source.value(pick.index, field) {
             Ok(Value::File(location)) => Some(location),
+            // What cannot be read is the file's fault; else the image's own name says more.
+            Ok(Value::Pixels { location, .. }) if stage == Stage::Read => Some(location),
             _ => None,
         })
     }))
@@ -295,6 +310,7 @@ pub fn opening(spec: &Spec) -> Opening<'static> {
     Opening {
         image_extensions: decode::EXTENSIONS,
         block_memory: spec.memory.map_or(BLOCK_MEMORY, |memory| memory / 4),
+        memory: spec.memory.or_else(tune::memory_available).unwrap_or(u64::MAX),
         is_image: |bytes| decode::Format::sniff(bytes).is_some(),
     }
 }
@@ -483,7 +499,7 @@ fn image_field(
             "uint8 or float32 arrays of shape [samples, height, width], [samples, channels, height, width] or [samples, height, width, channels], with 1, 3 or 4 channels, as the first field",
         ))
     };
-    let FieldKind::Array { dtype, shape } = &fields[0].kind else {
+    let Some(FieldKind::Array { dtype, shape }) = fields.first().map(|field| &field.kind) else {
         return Err(wrong("need an image".to_owned()));
     };
     let pixel_type = match dtype {
@@ -564,7 +580,8 @@ impl Room for Fresh {
                 show_bytes(bytes)
             )));
         }
-        self.0.resize(bytes as usize, 0);
+        self.0.clear();
+        buffer::extend_zeroed(&mut self.0, bytes)?;
         Ok(&mut self.0)
     }
 }
@@ -689,7 +706,7 @@ fn ahead(spec: &Spec, workers: usize, batch_bytes: u64) -> usize {
 }
 
 /// Bytes for the flow and bytes for the cache.
-fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool) -> Result<(u64, u64)> {
+fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool, held: u64) -> Result<(u64, u64)> {
     let available = tune::memory_available();
     // One batch with the program and one in the making, and a little to make it with.
     let least = batch_bytes.saturating_mul(2).saturating_add(1_000_000);
@@ -698,7 +715,7 @@ fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool) -> Result<(u64, u64)> 
         available
             .map_or(DEFAULT_MEMORY, |free| free / 4)
             .clamp(least.max(tune::LEAST_MEMORY), DEFAULT_MEMORY.max(least))
-            .max(least.saturating_add(blocks))
+            .max(least.saturating_add(blocks).saturating_add(held))
     });
     // Asking for more than the machine or the cgroup has left ends in a kill.
     let total = available.map_or(asked, |free| asked.min(free / 10 * 9));
@@ -706,10 +723,15 @@ fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool) -> Result<(u64, u64)> 
         None => 0,
         Some(cache) => cache.limit.unwrap_or(total / 2),
     };
-    let flow = total.saturating_sub(cache).saturating_sub(blocks);
+    let flow = total.saturating_sub(cache).saturating_sub(blocks).saturating_sub(held);
     if flow < least {
         let mut cached = String::new();
-        for (bytes, what) in [(cache, "the cache"), (blocks, "blocks of the data")] {
+        let others = [
+            (cache, "the cache"),
+            (blocks, "blocks of the data"),
+            (held, "the data's names, labels and places"),
+        ];
+        for (bytes, what) in others {
             if bytes > 0 {
                 cached += &format!(" beside {} for {what}", show_bytes(bytes));
             }
@@ -722,6 +744,17 @@ fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool) -> Result<(u64, u64)> 
         )));
     }
     Ok((flow, cache))
+}
+
+/// Bytes that one sample may take beside a batch with the program, one in the making and what the
+/// sources keep.
+fn sample_memory(spec: &Spec, batch_bytes: u64, in_blocks: bool, held: u64) -> u64 {
+    let batches = batch_bytes.saturating_mul(2);
+    let blocks = if in_blocks { opening(spec).block_memory } else { 0 };
+    let others = batches.saturating_add(blocks).saturating_add(held);
+    let given = spec.memory.unwrap_or(DEFAULT_MEMORY.max(others.saturating_add(1_000_000)));
+    let cache = spec.cache.as_ref().map_or(0, |cache| cache.limit.unwrap_or(given / 2));
+    given.saturating_sub(cache).saturating_sub(others)
 }
 
 fn identity(

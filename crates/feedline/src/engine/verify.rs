@@ -106,8 +106,8 @@ mod tests {
     fn finds_the_bad_ones_in_order_with_little_memory() {
         let folder = folder("verify");
         let wanted: Vec<u64> = (0..60).step_by(7).collect();
-        // The largest sample takes 2.3 MB, so eight workers have to stand in line for 2.5 MB.
-        for (workers, memory) in [(0, None), (8, None), (8, Some(2_500_000)), (3, Some(2_500_000))]
+        // The largest sample takes 1.4 MB, so eight workers have to stand in line for 1.6 MB.
+        for (workers, memory) in [(0, None), (8, None), (8, Some(1_600_000)), (3, Some(1_600_000))]
         {
             let spec = Spec {
                 sources: vec![folder.clone().into()],
@@ -134,7 +134,7 @@ mod tests {
         let folder = folder("verify-history");
         let bad = |sources: Vec<crate::spec::SourceSpec>, workers| {
             let num_workers = Workers::Count(workers);
-            let memory = Some(1_500_000);
+            let memory = Some(1_100_000);
             let spec = Spec { sources, num_workers, memory, ..Spec::default() };
             let mut found = Vec::new();
             let mut take = |error: SampleError| {

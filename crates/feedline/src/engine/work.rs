@@ -15,13 +15,14 @@ use super::sync::Mutex;
 use crate::buffer::Slab;
 use crate::decode::{self, Decoder, Header};
 use crate::error::{Error, Fault, SampleError, Stage};
-use crate::image::{self, Image, PixelType, Scratch, View};
+use crate::handles;
+use crate::image::{self, Excerpt, Image, PixelType, Scratch, View};
 use crate::observe::{
     Activity, ConsumerCounters, Look, Pace, Part, SlowPlaces, Span, Stopwatch, Timeline, Times,
     WorkerCounters, thread_cpu,
 };
 use crate::order::{EpochOrder, Pick};
-use crate::sample::{Room, Value};
+use crate::sample::{Location, Room, Value};
 use crate::source::Source;
 use crate::spec::OnError;
 use crate::spec::read::show_bytes;
@@ -69,6 +70,9 @@ pub(super) struct Worker {
     scratch: Scratch,
     /// Bytes that the flow granted for `encoded`, `scratch` and what libraries allocate.
     granted: u64,
+    /// What decoding and transforming takes of the sample that is being made, whatever is kept of
+    /// those before it.
+    alone: u64,
     /// Mean time of a sample, to size slices by.
     mean: Duration,
     reads: Reads,
@@ -145,6 +149,8 @@ enum Trouble {
     Fault(Stage, Fault),
     /// So many bytes of scratch are needed, more than are granted.
     Memory(u64),
+    /// So many bytes are needed, more than any sample may take.
+    TooLarge(u64),
     Cancelled,
     /// The cache was demanded and is full.
     CacheFull(String),
@@ -159,6 +165,7 @@ impl Worker {
             encoded: Slab::default(),
             scratch: Scratch::default(),
             granted: 0,
+            alone: 0,
             mean: Duration::from_micros(100),
             reads: Reads::default(),
             pace: Pace::default(),
@@ -287,17 +294,33 @@ impl Worker {
         };
         let mut pick = order.pick(place.position);
         let mut attempt = 0;
+        // Whether all that failed were too large, which is then a matter of the setting.
+        let mut all_too_large = true;
         loop {
-            let (stage, fault) = match self.make_sample(
-                plan,
-                pick,
-                (draws, place.draws),
-                slice,
-                row,
-                look,
-            ) {
+            let mark = slice.mark();
+            let made = self.make_sample(plan, pick, (draws, place.draws), slice, row, look);
+            if made.is_err() {
+                slice.rewind(mark);
+            }
+            let (stage, fault) = match made {
                 Ok(()) => return Ok(()),
-                Err(Trouble::Fault(stage, fault)) => (stage, fault),
+                // The process has no more files to give: no sample is to be skipped for that.
+                Err(Trouble::Fault(stage, Fault::Io(error))) if handles::is_exhausted(&error) => {
+                    let error = plan.error(pick, stage, Fault::Io(error));
+                    return Err(Some(Error::System(format!("{error}: raise ulimit -n"))));
+                }
+                Err(Trouble::Fault(stage, fault)) => {
+                    all_too_large = false;
+                    (stage, fault)
+                }
+                Err(Trouble::TooLarge(need)) => {
+                    let text = format!(
+                        "needs {} to read, decode and transform, and memory leaves {} for a sample: raise memory, or lower decode.max_pixels to refuse such images",
+                        show_bytes(need),
+                        show_bytes(plan.sample_memory)
+                    );
+                    (Stage::Decode, Fault::TooLarge(text))
+                }
                 Err(Trouble::Cancelled) => return Err(None),
                 Err(Trouble::CacheFull(text)) => return Err(Some(Error::Cache(text))),
                 Err(Trouble::Memory(need)) => match self.wait_for_memory(slice, row, need) {
@@ -306,11 +329,10 @@ impl Worker {
                     Grant::Held(bytes) => {
                         return Err(Some(Error::Memory(held_message(bytes, plan.memory))));
                     }
-                    // Not the sample's fault: with more memory it would be good, and what a batch
-                    // holds must not depend on that.
+                    // Not the sample's fault: the batch's other rows take what it needs.
                     Grant::Never(most) => {
                         let text = format!(
-                            "needs {} to decode and transform, memory leaves {}: raise memory, or lower decode.max_pixels to refuse such images",
+                            "needs {} to decode and transform, {} are left beside the batch: raise memory, or lower batch_size",
                             show_bytes(need),
                             show_bytes(most)
                         );
@@ -324,6 +346,12 @@ impl Worker {
                 },
             };
             let error: SampleError = plan.error(pick, stage, fault);
+            if attempt == SUBSTITUTES && all_too_large {
+                return Err(Some(Error::Memory(format!(
+                    "{} samples in a row do not fit, the last: {error}",
+                    SUBSTITUTES + 1
+                ))));
+            }
             if plan.spec.on_error == OnError::Raise || attempt == SUBSTITUTES {
                 return Err(Some(Error::Sample(Box::new(error))));
             }
@@ -393,6 +421,7 @@ impl Worker {
         watch: &mut Stopwatch<'_>,
     ) -> Result<(), Trouble> {
         let source: &dyn Source = &*plan.sources[pick.source];
+        self.alone = 0;
         let image_field = plan.image.as_ref().map(|image| image.field);
         let mixed_label = plan.mixing.as_ref().map(|mixing| mixing.label);
         for field in 0..plan.layout.fields().len() {
@@ -430,11 +459,16 @@ impl Worker {
         let held = (self.encoded.len() + self.scratch.held()) as u64;
         let unused = self.granted.saturating_sub(held);
         let mut left = unused;
-        let written = fields::write(plan, &flow, pick, field, slice, row, &mut left);
+        let most = plan.sample_memory.saturating_sub(self.alone);
+        let written = fields::write(plan, &flow, pick, field, slice, row, (&mut left, most));
         self.granted -= unused - left;
         let length = written.map_err(|hindrance| match hindrance {
             Hindrance::Fault(stage, fault) => Trouble::Fault(stage, fault),
-            Hindrance::Memory(need) => Trouble::Memory(need),
+            // What the other fields take is needed again when the row is made again.
+            Hindrance::Memory(need) => match need.saturating_add(self.alone) {
+                need if need > plan.sample_memory => Trouble::TooLarge(need),
+                need => Trouble::Memory(need),
+            },
             Hindrance::Cancelled => Trouble::Cancelled,
         })?;
         if plan.read_field != Some(field) {
@@ -460,8 +494,8 @@ impl Worker {
         if let Some(time) = time {
             let slow = self.pace.note(time);
             if (slow || places.any())
-                && let Ok(Value::File(location)) =
-                    plan.sources[pick.source].value(pick.index, field)
+                && let Ok(value) = plan.sources[pick.source].value(pick.index, field)
+                && let Some(location) = value.location()
             {
                 match slow {
                     true => places.slow(&location, time, &self.pace),
@@ -489,17 +523,16 @@ impl Worker {
             let pixels = image::Pixels::from_bytes(bytes, *pixel_type).map_err(in_transform)?;
             return self.make_from_pixels(sample, pixels, *view);
         }
-        if let Value::Pixels { bytes, height, width, channels } = *value {
-            if plan.purpose == Purpose::Check {
-                return Ok(());
-            }
-            let view = View::interleaved(height, width, channels);
-            return self.make_from_pixels(sample, image::Pixels::U8(bytes), view);
+        if let Value::Pixels { location, height, width, channels } = *value {
+            let shape = ImageShape { height, width, channels };
+            return self.make_from_stored(sample, field, location, shape);
         }
         let shared = self.shared.clone();
         let cache = shared.caches.get(sample.pick.source);
         if let Some(kept) = cache.and_then(|cache| cache.get(sample.pick.index)) {
             sample.watch.counters().cache_hit();
+            // What is left for the other fields does not depend on where the image comes from.
+            self.alone = self.alone.max(kept.need);
             let [height, width, channels] = kept.shape.map(|n| n as usize);
             if channels > 0 {
                 let view = View::interleaved(height, width, channels);
@@ -525,6 +558,48 @@ impl Worker {
             }
             _ => Err(in_read(Fault::Shape("is not an image".to_owned()))),
         }
+    }
+
+    /// Reads the rows that the transforms look at, all of them with one call, and goes on from
+    /// there: they stay in the cache between the two.
+    fn make_from_stored(
+        &mut self,
+        sample: &mut Sample<'_, '_>,
+        field: &ImageField,
+        location: Location<'_>,
+        shape: ImageShape,
+    ) -> Result<(), Trouble> {
+        let (plan, (key, position)) = (sample.plan, sample.draws);
+        let ImageShape { height, width, channels } = shape;
+        let mut excerpt = match plan.purpose {
+            Purpose::Load => plan.chain.excerpt(shape, key, position, true),
+            Purpose::Check => Excerpt::whole(height, width),
+        };
+        (excerpt.part.left, excerpt.part.width) = (0, width);
+        let (begins, row) = (location.range.map_or(0, |(start, _)| start), width * channels);
+        let (above, rows) = (excerpt.part.top * row, excerpt.part.height);
+        let range = Some((begins + above as u64, (rows * row) as u64));
+        let value = Value::File(Location { range, ..location });
+        // The bytes leave `self` while they are used, so that the rest can be borrowed.
+        let mut slab = std::mem::take(&mut self.encoded);
+        let made = self.read(plan, sample.pick, &value, &mut slab).and_then(|length| {
+            sample.watch.counters().read(length as u64);
+            let time = sample.watch.lap(Part::Read);
+            self.note_read(plan, (sample.pick, field.field), time, length);
+            if plan.purpose == Purpose::Check {
+                return Ok(());
+            }
+            let held = slab.len();
+            let rest = plan.chain.scratch(shape, PixelType::U8);
+            let encoded = room_for(length);
+            self.reserve(Need { encoded, rest, ..Need::default() }, held)?;
+            let pixels = image::Pixels::U8(slab.at_least(length).map_err(in_read)?);
+            let view = View::interleaved(rows, width, channels);
+            let image = Image::borrowed(&mut self.scratch, pixels, view).map_err(in_transform)?;
+            sample.transform(image.as_excerpt(excerpt))
+        });
+        self.encoded = slab;
+        made
     }
 
     fn make_from_pixels(
@@ -561,12 +636,12 @@ impl Worker {
         if let Some((cache, spec)) = cache {
             let mut kept = true;
             if !spec.decoded {
-                kept = cache.put(sample.pick.index, bytes, [0; 3]);
+                kept = cache.put(sample.pick.index, bytes, [0; 3], self.alone);
             } else if let Ok(image) =
                 // What fails as a whole may still be good where it is looked at.
                 self.decoder.decode(bytes, &header, &plan.decode, &mut self.scratch)
             {
-                kept = keep_pixels(cache, sample.pick, &image);
+                kept = keep_pixels(cache, sample.pick, &image, self.alone);
                 if kept || !spec.required {
                     sample.watch.lap(Part::Decode);
                     return sample.transform(image);
@@ -680,6 +755,12 @@ impl Worker {
     /// Has all the memory granted that a sample takes, beside what is kept from earlier ones in
     /// the slab for encoded bytes and in the scratch.
     fn reserve(&mut self, need: Need, slab: usize) -> Result<(), Trouble> {
+        // Whether a sample can be had must depend neither on those before it nor on what is free.
+        let alone = need.encoded.saturating_add(need.decoded).saturating_add(need.rest) as u64;
+        if alone > self.shared.plan.sample_memory {
+            return Err(Trouble::TooLarge(alone));
+        }
+        self.alone = self.alone.max(alone);
         let scratch = self.scratch.held_after(need.decoded, need.rest);
         let with_kept = slab.max(need.encoded).saturating_add(scratch) as u64;
         match self.shared.flow.grow(self.granted, with_kept) {
@@ -688,12 +769,8 @@ impl Worker {
                 Ok(())
             }
             Grant::Cancelled => Err(Trouble::Cancelled),
-            // What is kept is given back before waiting, so the sample alone counts there: whether
-            // it can be had at all must not depend on those before it.
-            _ => {
-                let alone = need.encoded.saturating_add(need.decoded).saturating_add(need.rest);
-                Err(Trouble::Memory(alone as u64))
-            }
+            // What is kept is given back before waiting, so the sample alone counts there.
+            _ => Err(Trouble::Memory(alone)),
         }
     }
 }
@@ -743,14 +820,14 @@ pub(super) fn panic_text(payload: &(dyn Any + Send)) -> String {
 }
 
 /// Keeps decoded pixels for later epochs; false if there is no room.
-fn keep_pixels(cache: &Cache, pick: Pick, image: &Image<'_>) -> bool {
+fn keep_pixels(cache: &Cache, pick: Pick, image: &Image<'_>, need: u64) -> bool {
     let view = image.view();
     match image.pixels() {
         image::Pixels::U8(pixels)
             if view == View::interleaved(view.height, view.width, view.channels) =>
         {
             let shape = [view.height as u32, view.width as u32, view.channels as u32];
-            cache.put(pick.index, &pixels[..view.elements()], shape)
+            cache.put(pick.index, &pixels[..view.elements()], shape, need)
         }
         // Turned by its EXIF tag: rare enough to decode again.
         _ => true,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Pick;
 
 /// The version of the state's form and of everything that decides what a batch contains.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Epochs beyond this are a mistake, and would wrap around soon.
 pub const MOST_EPOCHS: u64 = 1 << 62;

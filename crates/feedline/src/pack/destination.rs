@@ -2,21 +2,24 @@
 //!
 //! `DST.partial` holds the work and a note of what it is (`feedline-job.json`). Ended at any
 //! point, the same job goes on in it, and another job clears it; `DST` itself appears at the end,
-//! with its description inside. A folder that is not ours is never written to or removed. A lock on
-//! `DST.partial` keeps two processes from working in it at once; it goes with the process.
+//! with its description inside. A folder that is not ours is never written to or removed, nor is
+//! one written to that a link leads to or that a link lies in: `DST.partial` is easy to guess, and
+//! whoever may write beside it could put anything there. A lock on `DST.partial` keeps two
+//! processes from working in it at once; it goes with the process.
 #![allow(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::catalog::{self, Catalog};
 use crate::error::{Error, Result};
+use crate::output_file::{self, beside, unguessable};
 
 /// A line for each file that is written, so that a later run goes on from there.
 pub const JOURNAL: &str = "feedline-journal.jsonl";
@@ -92,9 +95,58 @@ fn is_occupied(path: &Path) -> Result<bool> {
     }
 }
 
+/// Makes a folder, or takes the one that is there if it is a real one of this user's.
+pub(super) fn make_own(folder: &Path) -> Result<()> {
+    let cannot = || failed("cannot create the folder", folder);
+    if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        fs::create_dir_all(parent).map_err(cannot())?;
+    }
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made.map_err(cannot()),
+    }
+    let found = fs::symlink_metadata(folder).map_err(cannot())?;
+    let problem = match () {
+        () if found.is_symlink() => "is a link",
+        () if !found.is_dir() => "is not a folder",
+        () if found.uid() != owner_beside(folder).map_err(cannot())? => "is another user's",
+        () => return Ok(()),
+    };
+    let text = format!("is needed for the work in progress and {problem}: remove it");
+    Err(refused(folder, &text))
+}
+
+/// Whom new folders belong to here: on some mounts to somebody else than who makes them.
+fn owner_beside(folder: &Path) -> io::Result<u32> {
+    let made = beside(folder, unguessable());
+    fs::create_dir(&made)?;
+    let owner = fs::symlink_metadata(&made).map(|made| made.uid());
+    fs::remove_dir(&made)?;
+    owner
+}
+
+/// Something in a folder or below that is neither a file nor a folder, such as a link: what is
+/// written here has none.
+fn foreign(folder: &Path) -> io::Result<Option<PathBuf>> {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                folders.push(entry.path());
+            } else if !kind.is_file() {
+                return Ok(Some(entry.path()));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Locks a folder; `None` if another process has it, or took it away meanwhile.
 pub(super) fn lock(folder: &Path) -> io::Result<Option<File>> {
-    let file = File::open(folder)?;
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(folder)?;
     // SAFETY: takes plain numbers; the descriptor is open for as long as `file` lives.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
         let error = io::Error::last_os_error();
@@ -104,7 +156,7 @@ pub(super) fn lock(folder: &Path) -> io::Result<Option<File>> {
             _ => Ok(Some(file)),
         };
     }
-    let (ours, there) = (file.metadata()?, fs::metadata(folder)?);
+    let (ours, there) = (file.metadata()?, fs::symlink_metadata(folder)?);
     Ok(((ours.dev(), ours.ino()) == (there.dev(), there.ino())).then_some(file))
 }
 
@@ -139,13 +191,20 @@ impl Destination {
         name.push(".partial");
         let partial = path.with_file_name(name);
         let busy = "another process is packing into it: wait for it or choose another folder";
-        fs::create_dir_all(&partial).map_err(failed("cannot create the folder", &partial))?;
+        if fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+            return Err(refused(path, "is a link: name the folder that it leads to"));
+        }
+        make_own(&partial)?;
         let lock = lock(&partial).map_err(failed("cannot lock", &partial))?;
         let lock = lock.ok_or_else(|| refused(path, busy))?;
         // Another process may have finished since the first look.
         if let Some(catalog) = look(path, job)? {
             let _ = fs::remove_dir(&partial);
             return Ok(Claim::Whole(catalog));
+        }
+        if let Some(path) = foreign(&partial).map_err(failed("cannot list", &partial))? {
+            let problem = "lies in unfinished work and is neither a file nor a folder: remove it";
+            return Err(refused(&path, problem));
         }
         let destination =
             Destination { path: path.to_owned(), partial, resumed: false, _lock: lock };
@@ -171,7 +230,7 @@ impl Destination {
         };
         let entries = fs::read_dir(&self.partial).map_err(failed("cannot list", &self.partial))?;
         if !entries.into_iter().all(is_note) {
-            let note = fs::read_to_string(self.partial.join(JOB));
+            let note = catalog::read_note(&self.partial.join(JOB));
             let note: Option<Value> = note.ok().and_then(|text| serde_json::from_str(&text).ok());
             match note {
                 Some(note) if note == read_back(job) => {
@@ -201,7 +260,8 @@ impl Destination {
         let note = self.partial.join(JOB);
         // Renamed, so that a note is whole: without one the folder is not ours to clear.
         let written = self.partial.join(unfinished());
-        fs::write(&written, job.to_string())
+        output_file::create(&written)
+            .and_then(|mut file| file.write_all(job.to_string().as_bytes()))
             .and_then(|()| fs::rename(&written, &note))
             .map_err(failed("cannot write", &note))
     }
@@ -324,6 +384,23 @@ mod tests {
         let catalog = describe(again.folder(), &job);
         again.commit(&catalog).unwrap();
         assert!(matches!(Destination::claim(&path, &job).unwrap(), Claim::Whole(_)));
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_a_note_is_not_waited_for() {
+        let folder = Folder::new("pipe");
+        let job = json!({"feedline_pack": 1});
+        let destination = free(&folder.0.join("set"), &job);
+        let pipe = |name: &str| {
+            let _ = fs::remove_file(destination.folder().join(name));
+            let path = destination.folder().join(name);
+            output_file::make_pipe(&path);
+        };
+        // Put there after the look at what lies in the folder.
+        pipe(JOB);
+        pipe(&unfinished());
+        assert!(destination.note(&job).is_err());
+        assert!(destination.mark(&job).is_err());
     }
 
     #[test]

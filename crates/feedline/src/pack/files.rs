@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -57,8 +57,8 @@ impl<'a> Files<'a> {
         let folder = destination.folder();
         let path = folder.join(JOURNAL);
         let mut done = Vec::new();
-        if let Ok(file) = catalog::open(&path) {
-            for line in BufReader::new(file).lines() {
+        if let Ok(lines) = catalog::lines(&path) {
+            for line in lines {
                 // The last line may be cut: its file is written again.
                 let Some(entry) =
                     line.ok().and_then(|line| serde_json::from_str::<Done>(&line).ok())

@@ -276,7 +276,10 @@ impl Writer {
             }
         };
         let layouts = layouts(path, fields)?;
-        let file = ManuallyDrop::new(File::create_excl(path).map_err(failed(path))?);
+        // The root group would hold when it was made, and the same data give the same bytes.
+        let created =
+            File::with_options().with_fcpl(|p| p.obj_track_times(false)).create_excl(path);
+        let file = ManuallyDrop::new(created.map_err(failed(path))?);
         let mut columns = Vec::new();
         for (field, layout) in fields.iter().zip(&layouts) {
             let name = &field.name;

@@ -20,6 +20,7 @@ use self::scene::Painter;
 use self::style::{Style, folder_name};
 use super::jpeg::{Encoder, Subsampling};
 use crate::error::{Error, Result, SpecError};
+use crate::output_file;
 use crate::random::Draws;
 
 /// The file that marks a folder as a sample set; its last version is written after all photos.
@@ -293,19 +294,9 @@ fn create_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|source| io_error("cannot create the folder", path, source))
 }
 
-/// Writes under a temporary name first: whoever sees `path` sees all of it. The process number
-/// keeps two runs from writing into one temporary file.
+/// Whoever sees `path` sees all of it.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.partial", std::process::id()));
-    let partial = path.with_file_name(name);
-    let written = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path));
-    written.map_err(|source| {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&partial);
-        io_error("cannot write", path, source)
-    })
+    output_file::replace(path, bytes).map_err(|source| io_error("cannot write", path, source))
 }
 
 /// Clears what an interrupted run left, in the folder and its class folders.

@@ -1,12 +1,12 @@
 //! Folders for a while.
 
 use std::fs::DirBuilder;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::output_file::unguessable;
 
 /// Names that are tried before it is given up.
 const ATTEMPTS: usize = 16;
@@ -20,7 +20,7 @@ impl TemporaryFolder {
     /// Makes one whose name says what it is for.
     pub fn new(purpose: &str) -> Result<Self> {
         let within = std::env::temp_dir();
-        let made = fresh(&within, purpose, random);
+        let made = fresh(&within, purpose, unguessable);
         made.map(TemporaryFolder).map_err(|source| Error::Io {
             what: "cannot make a folder in",
             path: within,
@@ -40,11 +40,6 @@ impl Drop for TemporaryFolder {
         // What cannot be removed is where such things are removed from time to time.
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-/// A number that nobody can foretell.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 /// Makes the folder. What others put in its place is never used.

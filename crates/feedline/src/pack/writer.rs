@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use super::datum::Datum;
-use super::destination::lock;
+use super::destination::{lock, make_own};
 use super::record::{Given, Record, WriteOptions};
 use super::shards::{Full, Limit, Names, Plan, Shards};
 use super::{WRITABLE, extension, is_one_file};
@@ -186,7 +186,7 @@ impl Writer {
             check_fields(path, fields)?;
         }
         let making = path.with_file_name(format!(".{name}.feedline-partial"));
-        fs::create_dir_all(&making).map_err(failed("cannot create the folder", &making))?;
+        make_own(&making)?;
         let lock = lock(&making).map_err(failed("cannot lock", &making))?;
         let lock = lock.ok_or_else(|| refused(path, "another writer is writing it"))?;
         let writer = Writer {

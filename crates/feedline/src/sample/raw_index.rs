@@ -142,6 +142,12 @@ impl RawIndex {
         self.count == 0
     }
 
+    /// Bytes that it takes.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        (self.bytes.capacity() + self.names.capacity()) as u64
+    }
+
     /// Labels of each sample.
     #[must_use]
     pub fn labels(&self) -> usize {

@@ -39,11 +39,13 @@ enum Place<T> {
 struct State<T> {
     places: HashMap<u64, Place<T>>,
     bytes: u64,
+    /// What those that are being made will take.
+    making: u64,
     clock: u64,
 }
 
-/// The blocks used last, within a limit. What is being read stays alive beyond it: at most one
-/// block for each thread.
+/// The blocks used last, within a limit that counts those in the making as well. One block alone
+/// may be larger; what a sample is being copied from stays alive beyond it.
 pub struct BlockCache<T> {
     limit: u64,
     state: Mutex<State<T>>,
@@ -54,11 +56,13 @@ pub struct BlockCache<T> {
 struct Making<'a, T> {
     cache: &'a BlockCache<T>,
     number: u64,
+    expected: u64,
 }
 
 impl<T> Drop for Making<'_, T> {
     fn drop(&mut self) {
         let mut state = self.cache.lock();
+        state.making -= self.expected;
         if matches!(state.places.get(&self.number), Some(Place::Making)) {
             state.places.remove(&self.number);
         }
@@ -71,12 +75,18 @@ impl<T> BlockCache<T> {
     /// Keeps up to `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        let state = State { places: HashMap::new(), bytes: 0, clock: 0 };
+        let state = State { places: HashMap::new(), bytes: 0, making: 0, clock: 0 };
         BlockCache { limit, state: Mutex::new(state), made: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that may be kept.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// Bytes that are kept.
@@ -85,42 +95,75 @@ impl<T> BlockCache<T> {
         self.lock().bytes
     }
 
-    /// Block `number`. If it is not there, `make` makes it and says how many bytes it takes; other
-    /// threads that want it wait for that, and no lock is held meanwhile. A failure is not kept.
+    /// Block `number`, if it is there.
+    #[must_use]
+    pub fn kept(&self, number: u64) -> Option<Arc<T>> {
+        let mut state = self.lock();
+        state.clock += 1;
+        let now = state.clock;
+        match state.places.get_mut(&number)? {
+            Place::Ready { block, used, .. } => {
+                *used = now;
+                Some(block.clone())
+            }
+            Place::Making => None,
+        }
+    }
+
+    /// Block `number`. If it is not there, `make` makes it and says how many bytes it takes,
+    /// `expected` at most; other threads that want it wait for that, and no lock is held meanwhile.
+    /// A failure is not kept.
     pub fn get(
         &self,
         number: u64,
+        expected: u64,
         make: impl FnOnce() -> Result<(T, u64), Fault>,
     ) -> Result<Arc<T>, Fault> {
         let mut state = self.lock();
         loop {
             state.clock += 1;
             let now = state.clock;
+            let fits = state.making == 0 || state.making.saturating_add(expected) <= self.limit;
             match state.places.get_mut(&number) {
                 Some(Place::Ready { block, used, .. }) => {
                     *used = now;
                     return Ok(block.clone());
                 }
-                Some(Place::Making) => {
-                    state = self.made.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
-                None => break,
+                Some(Place::Making) => {}
+                // Threads that need other blocks take turns where these do not fit side by side.
+                None if fits => break,
+                None => {}
             }
+            state = self.made.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        let mut dropped = Vec::new();
         state.places.insert(number, Place::Making);
+        state.making = state.making.saturating_add(expected);
+        let making = Making { cache: self, number, expected };
+        let room = self.limit.saturating_sub(state.making);
+        state.shrink(room, &mut dropped);
         drop(state);
-        let making = Making { cache: self, number };
+        dropped.clear();
         let (block, bytes) = make()?;
         let block = Arc::new(block);
         let mut state = self.lock();
         state.clock += 1;
         let used = state.clock;
         state.places.insert(number, Place::Ready { block: block.clone(), bytes, used });
-        state.bytes += bytes;
-        let mut dropped = Vec::new();
-        while state.bytes > self.limit {
+        state.bytes = state.bytes.saturating_add(bytes);
+        state.shrink(self.limit, &mut dropped);
+        drop(state);
+        drop(making);
+        Ok(block)
+    }
+}
+
+impl<T> State<T> {
+    /// Takes out the blocks that were used longest ago until `limit` holds.
+    fn shrink(&mut self, limit: u64, dropped: &mut Vec<Arc<T>>) {
+        while self.bytes > limit {
             // Few blocks are open at a time, so a look at all of them is cheap.
-            let oldest = state
+            let oldest = self
                 .places
                 .iter()
                 .filter_map(|(at, place)| match place {
@@ -129,14 +172,11 @@ impl<T> BlockCache<T> {
                 })
                 .min();
             let Some((_, at)) = oldest else { break };
-            if let Some(Place::Ready { block, bytes, .. }) = state.places.remove(&at) {
-                state.bytes -= bytes;
+            if let Some(Place::Ready { block, bytes, .. }) = self.places.remove(&at) {
+                self.bytes -= bytes;
                 dropped.push(block);
             }
         }
-        drop(state);
-        drop(making);
-        Ok(block)
     }
 }
 
@@ -155,7 +195,7 @@ mod tests {
                 made.fetch_add(1, Relaxed);
                 Ok((number, 4))
             };
-            *cache.get(number, make).unwrap()
+            *cache.get(number, 4, make).unwrap()
         };
         assert_eq!([get(1), get(2), get(1), get(3)], [1, 2, 1, 3]);
         assert_eq!((made.load(Relaxed), cache.bytes()), (3, 8), "2 went");
@@ -168,7 +208,7 @@ mod tests {
     #[test]
     fn a_block_larger_than_the_limit_is_given_and_not_kept() {
         let cache = BlockCache::new(10);
-        assert_eq!(*cache.get(0, || Ok((7, 11))).unwrap(), 7);
+        assert_eq!(*cache.get(0, 11, || Ok((7, 11))).unwrap(), 7);
         assert_eq!(cache.bytes(), 0);
     }
 
@@ -179,7 +219,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let block = cache.get(5, || {
+                    let block = cache.get(5, 1, || {
                         made.fetch_add(1, Relaxed);
                         std::thread::sleep(std::time::Duration::from_millis(20));
                         Ok((9, 1))
@@ -189,12 +229,39 @@ mod tests {
             }
         });
         assert_eq!(made.load(Relaxed), 1);
-        assert!(cache.get(6, || Err(Fault::Cancelled)).is_err());
+        assert!(cache.get(6, 1, || Err(Fault::Cancelled)).is_err());
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _ = cache.get(6, || panic!("no"));
+            let _ = cache.get(6, 1, || panic!("no"));
         }));
         assert!(panicked.is_err());
-        assert_eq!(*cache.get(6, || Ok((1, 1))).unwrap(), 1);
+        assert_eq!(*cache.get(6, 1, || Ok((1, 1))).unwrap(), 1);
+    }
+
+    #[test]
+    fn blocks_in_the_making_count_and_wait_for_each_other() {
+        let cache = BlockCache::new(10);
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for number in 0..8 {
+                let (cache, now, most) = (&cache, &now, &most);
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let make = || {
+                            let bytes = now.fetch_add(4, Relaxed) + 4;
+                            most.fetch_max(bytes + cache.bytes() as usize, Relaxed);
+                            std::thread::yield_now();
+                            now.fetch_sub(4, Relaxed);
+                            Ok(((), 4))
+                        };
+                        cache.get(number * 100 + round, 4, make).unwrap();
+                    }
+                });
+            }
+        });
+        // One that is done may be counted with the next before it leaves the making.
+        assert!(most.load(Relaxed) <= 14, "{most:?}");
+        let make = || Ok(((), 1));
+        cache.get(0, 1 << 40, make).unwrap();
     }
 
     #[test]

@@ -150,7 +150,7 @@ macro_rules! numbers {
 }
 
 /// All elements of an array of numbers, as bytes.
-fn number_bytes(array: &dyn Array) -> Option<&[u8]> {
+pub(super) fn number_bytes(array: &dyn Array) -> Option<&[u8]> {
     numbers!(array,
         DataType::Int8 => Int8Type, DataType::Int16 => Int16Type,
         DataType::Int32 => Int32Type, DataType::Int64 => Int64Type,
@@ -361,41 +361,8 @@ fn write_numbers(
     Ok(())
 }
 
-/// Adds all rows of an array to a column in memory: values of `width` bytes, or of any length if
-/// there are `ends`. `missing` hears of rows without a value.
-pub(super) fn append_rows(
-    array: &dyn Array,
-    sort: &Sort,
-    width: usize,
-    bytes: &mut Vec<u8>,
-    mut ends: Option<&mut Vec<u64>>,
-    missing: &mut dyn FnMut(u64),
-) -> Result<(), Fault> {
-    let plain = ends.is_none() && array.null_count() == 0;
-    if let Some(all) = number_bytes(array).filter(|all| plain && all.len() == array.len() * width) {
-        bytes.extend_from_slice(all);
-        return Ok(());
-    }
-    let mut room = super::table::Memory(std::mem::take(bytes));
-    for row in 0..array.len() {
-        let begin = room.0.len();
-        if is_missing(array, row) {
-            room.0.resize(begin + width, 0);
-            missing(row as u64);
-        } else {
-            write_row(array, row, sort, &mut room)?;
-        }
-        match &mut ends {
-            Some(ends) => ends.push(room.0.len() as u64),
-            None if room.0.len() != begin + width => return Err(odd(array)),
-            None => {}
-        }
-    }
-    *bytes = room.0;
-    Ok(())
-}
-
-fn is_missing(array: &dyn Array, row: usize) -> bool {
+/// Whether a row has no value.
+pub(super) fn is_missing(array: &dyn Array, row: usize) -> bool {
     array.is_null(row)
         || array.as_any_dictionary_opt().is_some_and(|dictionary| {
             key(dictionary.keys(), row)

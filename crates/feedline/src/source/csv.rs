@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
+use super::Opening;
 use super::rows::Lines;
 use super::text_cells::Cell;
 use super::text_table::{EachRow, MOST_COLUMNS, Rows, TextTable};
@@ -12,7 +13,7 @@ use crate::error::{Fault, Result};
 use crate::spec::FieldChoice;
 
 /// Opens tables of text.
-pub(super) fn open(what: &Path, fields: &[FieldChoice]) -> Result<TextTable> {
+pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<TextTable> {
     let paths =
         super::shards::expand(what, &[".csv", ".tsv", ".tab", ".csv.gz", ".tsv.gz", ".csv.zst"])?;
     let tabs = |path: &Path| {
@@ -20,7 +21,7 @@ pub(super) fn open(what: &Path, fields: &[FieldChoice]) -> Result<TextTable> {
         matches!(ending, Some("tsv" | "tab" | "TSV"))
     };
     let delimiter = if paths.first().is_some_and(|path| tabs(path)) { b'\t' } else { b',' };
-    TextTable::open(Box::new(Csv { delimiter }), what, paths, fields)
+    TextTable::open(Box::new(Csv { delimiter }), what, paths, fields, with)
 }
 
 struct Csv {

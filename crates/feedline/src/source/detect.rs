@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     const WITH: Opening<'static> =
-        Opening { image_extensions: &["jpg"], block_memory: 0, is_image: |_| false };
+        Opening { image_extensions: &["jpg"], block_memory: 0, memory: 0, is_image: |_| false };
 
     #[test]
     fn what_is_there_is_found() {

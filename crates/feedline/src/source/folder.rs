@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::names::Names;
-use super::{Source, walk};
+use super::{Opening, Source, walk};
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, Value};
 
@@ -21,12 +21,12 @@ pub struct Folder {
 impl Folder {
     /// Subfolders are the classes, numbered in the order of their names. Every class must have
     /// at least one image, as ImageFolder demands.
-    pub fn with_classes(root: &Path, extensions: &[&str]) -> Result<Folder> {
+    pub fn with_classes(root: &Path, with: &Opening<'_>) -> Result<Folder> {
         let mut folder = Folder::empty(root, true);
         let mut without = Vec::new();
         for class in walk::subfolders(root)? {
             let before = folder.names.len();
-            folder.add(&class, extensions)?;
+            folder.add(&class, with)?;
             let name = class.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if folder.names.len() == before {
                 without.push(name.clone());
@@ -48,14 +48,14 @@ impl Folder {
                 without.join(", ")
             )));
         }
-        folder.finish(extensions)
+        folder.finish(with.image_extensions)
     }
 
     /// All images at any depth, without labels.
-    pub fn flat(root: &Path, extensions: &[&str]) -> Result<Folder> {
+    pub fn flat(root: &Path, with: &Opening<'_>) -> Result<Folder> {
         let mut folder = Folder::empty(root, false);
-        folder.add(root, extensions)?;
-        folder.finish(extensions)
+        folder.add(root, with)?;
+        folder.finish(with.image_extensions)
     }
 
     fn empty(root: &Path, labels: bool) -> Folder {
@@ -68,10 +68,12 @@ impl Folder {
         Folder { root: root.to_owned(), names, fields, classes: Vec::new(), class_ends: Vec::new() }
     }
 
-    fn add(&mut self, below: &Path, extensions: &[&str]) -> Result<()> {
-        walk::images(below, extensions, &mut |path| {
+    fn add(&mut self, below: &Path, with: &Opening<'_>) -> Result<()> {
+        walk::images(below, with.image_extensions, &mut |path| {
             let relative = path.strip_prefix(&self.root).unwrap_or(path);
             self.names.push(relative.as_os_str().as_bytes());
+            // How many more there are is not known.
+            with.check_held(&self.root, self.names.held(), (1, 1))
         })
     }
 
@@ -119,5 +121,9 @@ impl Source for Folder {
 
     fn name(&self) -> String {
         self.root.display().to_string()
+    }
+
+    fn held(&self) -> u64 {
+        self.names.held()
     }
 }

@@ -7,7 +7,7 @@
 //! little-endian numbers in one piece, so that a million samples load in a few milliseconds.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use super::encoding::Encoding;
 use super::input::Compression;
 use super::names::Names;
 use super::part::{Column, Content, Part, Place, Values};
-use crate::catalog;
+use crate::{buffer, catalog};
 
 /// How an index's name ends.
 pub(super) const ENDING: &str = ".feedline-index";
@@ -32,8 +32,14 @@ const MAGIC: &[u8; 16] = b"feedline index 2";
 const PIECES: u64 = 16;
 const PIECE: usize = 16 << 10;
 
-/// No index has a larger head.
-const LARGEST_HEAD: u64 = 64 << 20;
+/// No index has a larger head: 4096 columns with names of 1 kB take half of it.
+const LARGEST_HEAD: u64 = 8 << 20;
+
+/// What an index may take beside this many times its file: the most that a record of 30 bytes gets,
+/// one of 64 features of which each has a number and a place for every record. Whoever declares
+/// more has a hole instead of it.
+const MOST_TIMES: u64 = 64;
+const LARGEST_OF_SMALL: u64 = 16 << 20;
 
 /// What an index belongs to: a file as it was, and what it was scanned as.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +104,6 @@ struct Head {
     length: u64,
     samples: usize,
     text: usize,
-    classes: Vec<String>,
     columns: Vec<ColumnHead>,
 }
 
@@ -135,12 +140,23 @@ fn in_cache(path: &Path) -> Option<PathBuf> {
     Some(cache.join("feedline/index").join(name))
 }
 
-/// The index that was kept for the file at `path`, if it still belongs to it.
-pub(super) fn load(path: &Path, identity: &Identity) -> Option<Scanned> {
+/// Where the index of the file at `path` is, for messages.
+pub(super) fn place(path: &Path) -> PathBuf {
+    let there = |at: &PathBuf| at.exists();
+    beside(path).filter(there).or_else(|| in_cache(path)).unwrap_or_else(|| path.to_owned())
+}
+
+/// The index that was kept for the file at `path`, if it still belongs to it and fits into
+/// `memory`.
+pub(super) fn load(path: &Path, identity: &Identity, memory: u64) -> Option<Scanned> {
+    let most = identity.size.saturating_mul(MOST_TIMES).saturating_add(LARGEST_OF_SMALL);
     let read = |at: PathBuf, identity: &Identity| {
         let file = catalog::open(&at).ok()?;
         let length = file.metadata().ok()?.len();
-        parse(file, length, identity)
+        if length > memory.min(most) {
+            return None;
+        }
+        parse(BufReader::with_capacity(1 << 17, file), length, identity)
     };
     beside(path)
         .and_then(|at| read(at, &identity.portable()))
@@ -210,7 +226,6 @@ fn write(file: File, identity: &Identity, scanned: &Scanned) -> std::io::Result<
         length: scanned.length,
         samples: ends.len(),
         text: text.len(),
-        classes: part.classes.clone(),
         columns: part.columns.iter().map(column_head).collect(),
     };
     let head = serde_json::to_vec(&head)?;
@@ -251,16 +266,30 @@ fn column_head(column: &Column) -> ColumnHead {
     }
 }
 
-/// Takes numbers from the front of `bytes`; `None` if there are not so many.
-fn numbers<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
-    bytes: &mut &[u8],
-    count: usize,
-) -> Option<Vec<T>> {
-    let (taken, rest) = bytes.split_at_checked(count.checked_mul(size_of::<T>())?)?;
-    *bytes = rest;
-    let mut numbers = vec![T::zeroed(); count];
-    bytemuck::cast_slice_mut::<T, u8>(&mut numbers).copy_from_slice(taken);
-    Some(numbers)
+/// Reads and hashes.
+struct HashedReader<R> {
+    from: R,
+    hash: Xxh3,
+}
+
+impl<R: Read> HashedReader<R> {
+    fn fill(&mut self, room: &mut [u8]) -> Option<()> {
+        self.from.read_exact(room).ok()?;
+        self.hash.update(room);
+        Some(())
+    }
+
+    /// The next `count` numbers; `None` if there are not so many, or no room for them.
+    fn numbers<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
+        &mut self,
+        count: usize,
+    ) -> Option<Vec<T>> {
+        let mut numbers = Vec::new();
+        buffer::reserve(&mut numbers, count as u64).ok()?;
+        numbers.resize(count, T::zeroed());
+        self.fill(bytemuck::cast_slice_mut(&mut numbers))?;
+        Some(numbers)
+    }
 }
 
 impl Head {
@@ -283,35 +312,33 @@ impl Head {
 }
 
 /// Reads an index of `length` bytes. No more is read than belongs to this file and its head tells.
-fn parse(mut from: impl Read, length: u64, identity: &Identity) -> Option<Scanned> {
-    let mut hash = Xxh3::new();
+fn parse(from: impl Read, length: u64, identity: &Identity) -> Option<Scanned> {
+    let mut from = HashedReader { from, hash: Xxh3::new() };
     let mut start = [0; 24];
-    from.read_exact(&mut start).ok()?;
-    hash.update(&start);
+    from.fill(&mut start)?;
     let (magic, head_length) = start.split_last_chunk::<8>()?;
     let head_length = u64::from_le_bytes(*head_length);
     if magic != MAGIC || head_length > LARGEST_HEAD.min(length) {
         return None;
     }
-    let mut head = vec![0; head_length as usize];
-    from.read_exact(&mut head).ok()?;
-    hash.update(&head);
+    // Whose it is stands first: the rest of one that belongs to another file is not looked at.
+    let own = format!("{{\"identity\":{},", serde_json::to_string(identity).ok()?);
+    let mut head = vec![0; own.len()];
+    from.fill(&mut head)?;
+    if head != own.as_bytes() {
+        return None;
+    }
+    let rest = from.numbers::<u8>((head_length as usize).checked_sub(own.len())?)?;
+    head.extend_from_slice(&rest);
     let head: Head = serde_json::from_slice(&head).ok()?;
     let body = head.body()?;
     let sum = size_of::<u64>() as u64;
     let whole = body.checked_add(start.len() as u64 + head_length + sum)?;
-    if head.identity != *identity || whole != length {
+    // A sample takes at least a byte.
+    if head.identity != *identity || whole != length || head.samples as u64 > identity.size {
         return None;
     }
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact((body + sum) as usize).ok()?;
-    from.take(body + sum).read_to_end(&mut bytes).ok()?;
-    let (mut rest, sum) = bytes.split_last_chunk::<8>()?;
-    hash.update(rest);
-    if rest.len() as u64 != body || hash.digest() != u64::from_le_bytes(*sum) {
-        return None;
-    }
-    let ends = numbers(&mut rest, head.samples)?;
+    let ends = from.numbers(head.samples)?;
     let mut columns = Vec::new();
     for column in head.columns {
         let count = |there: bool| if there { head.samples } else { 0 };
@@ -321,18 +348,24 @@ fn parse(mut from: impl Read, length: u64, identity: &Identity) -> Option<Scanne
             hidden: column.hidden,
             content: column.content,
             encoding: column.encoding,
-            places: numbers(&mut rest, count(column.places))?,
+            places: from.numbers(count(column.places))?,
             values: match column.values {
                 Kept::None => Values::None,
-                Kept::Int => Values::Int(numbers(&mut rest, head.samples)?),
-                Kept::Float => Values::Float(numbers(&mut rest, head.samples)?),
+                Kept::Int => Values::Int(from.numbers(head.samples)?),
+                Kept::Float => Values::Float(from.numbers(head.samples)?),
             },
-            extra: numbers(&mut rest, count(column.extra))?,
+            extra: from.numbers(count(column.extra))?,
         });
     }
-    let names = Names::from_parts(numbers(&mut rest, head.text)?, ends)?;
-    let part = Part { names, columns, classes: head.classes };
-    rest.is_empty().then_some(Scanned { part, compression: head.compression, length: head.length })
+    let text = from.numbers(head.text)?;
+    let expected = from.hash.digest();
+    let mut sum = [0; 8];
+    from.fill(&mut sum)?;
+    if u64::from_le_bytes(sum) != expected {
+        return None;
+    }
+    let part = Part { names: Names::from_parts(text, ends)?, columns, classes: Vec::new() };
+    Some(Scanned { part, compression: head.compression, length: head.length })
 }
 
 #[cfg(test)]
@@ -347,7 +380,7 @@ mod tests {
         let mut label = Column::new("cls", Content::Number);
         label.values = Values::Int(vec![1, -2, i64::MAX]);
         label.field = "label".to_owned();
-        let part = Part { names, columns: vec![image, label], classes: vec!["x".to_owned()] };
+        let part = Part { names, columns: vec![image, label], ..Part::default() };
         Scanned { part, compression: Compression::Gzip, length: 99 }
     }
 
@@ -356,22 +389,21 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("feedline-index-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("some.tar");
-        fs::write(&path, b"content").unwrap();
+        fs::write(&path, b"the content").unwrap();
         let identity = || Identity::of(&File::open(&path).unwrap(), "tar", 1).unwrap();
-        assert!(load(&path, &identity()).is_none());
+        assert!(load(&path, &identity(), u64::MAX).is_none());
         save(&path, &identity(), &scanned());
-        let again = load(&path, &identity()).unwrap();
+        let again = load(&path, &identity(), u64::MAX).unwrap();
         let before = scanned();
         assert_eq!(again.part.columns, before.part.columns);
         assert_eq!(again.part.names.parts(), before.part.names.parts());
         assert_eq!((again.length, again.compression), (99, Compression::Gzip));
-        assert_eq!(again.part.classes, ["x"]);
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left.len(), 2, "{left:?}");
         let other = Identity::of(&File::open(&path).unwrap(), "tar", 2).unwrap();
-        assert!(load(&path, &other).is_none(), "another version");
+        assert!(load(&path, &other, u64::MAX).is_none(), "another version");
         fs::write(&path, b"changed").unwrap();
-        assert!(load(&path, &identity()).is_none(), "the file has changed");
+        assert!(load(&path, &identity(), u64::MAX).is_none(), "the file has changed");
         // Every flipped bit and every cut is noticed.
         save(&path, &identity(), &scanned());
         let whole = fs::read(beside(&path).unwrap()).unwrap();

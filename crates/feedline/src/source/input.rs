@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
+use super::Opening;
 use crate::error::{Error, Result};
 
 /// How a whole file is compressed.
@@ -47,7 +49,40 @@ impl Compression {
 
 enum Reader<'a> {
     Plain(&'a File),
+    Memory(&'a [u8]),
     Stream(Box<dyn Read>),
+}
+
+/// What all files of a set keep, counted while it is found: several are scanned at once.
+pub(super) struct Held<'a> {
+    what: &'a Path,
+    with: &'a Opening<'a>,
+    files: u64,
+    done: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn new(what: &'a Path, with: &'a Opening<'a>, files: usize) -> Held<'a> {
+        let (done, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Held { what, with, files: files as u64, done, bytes }
+    }
+
+    /// Counts a whole file.
+    pub(super) fn add(&self, bytes: u64) -> Result<()> {
+        self.change(0, bytes, 0)?;
+        self.done.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Counts `after` bytes instead of `before` for a file of which so many thousandths are
+    /// scanned.
+    fn change(&self, before: u64, after: u64, scanned: u64) -> Result<()> {
+        let change = after.wrapping_sub(before);
+        let bytes = self.bytes.fetch_add(change, Relaxed).wrapping_add(change);
+        let done = self.done.load(Relaxed) * 1000 + scanned;
+        self.with.check_held(self.what, bytes, (done, self.files * 1000))
+    }
 }
 
 /// A file that is being scanned.
@@ -56,10 +91,14 @@ pub(super) struct Input<'a> {
     reader: Reader<'a>,
     /// Bytes of a plain file, or the most that a stream may unpack to.
     length: u64,
+    /// The most that may be asked for in one piece.
+    piece: u64,
     window: Vec<u8>,
     /// Where the window begins, and where the reading of a stream stands.
     start: u64,
     read: u64,
+    /// What is kept of all files, and of this one.
+    held: Option<(&'a Held<'a>, u64)>,
 }
 
 /// Small things that follow each other are read at once.
@@ -67,9 +106,10 @@ const PLAIN_WINDOW: u64 = 8 << 10;
 const STREAM_WINDOW: usize = 256 << 10;
 
 impl<'a> Input<'a> {
-    /// A plain file of `length` bytes.
-    pub(super) fn plain(path: &'a Path, file: &'a File, length: u64) -> Input<'a> {
-        Input::new(path, Reader::Plain(file), length)
+    /// A plain file of `length` bytes, of which `piece` at most are held at once: what a file
+    /// declares may be a hole in it.
+    pub(super) fn plain(path: &'a Path, file: &'a File, length: u64, piece: u64) -> Input<'a> {
+        Input { piece, ..Input::new(path, Reader::Plain(file), length) }
     }
 
     /// What a compressed file unpacks to, up to `limit` bytes.
@@ -77,8 +117,32 @@ impl<'a> Input<'a> {
         Input::new(path, Reader::Stream(reader), limit)
     }
 
+    /// What a file unpacked to.
+    pub(super) fn memory(path: &'a Path, bytes: &'a [u8]) -> Input<'a> {
+        Input::new(path, Reader::Memory(bytes), bytes.len() as u64)
+    }
+
     fn new(path: &'a Path, reader: Reader<'a>, length: u64) -> Input<'a> {
-        Input { path, reader, length, window: Vec::new(), start: 0, read: 0 }
+        let window = Vec::new();
+        Input { path, reader, length, piece: length, window, start: 0, read: 0, held: None }
+    }
+
+    /// Counts what the scan keeps with what is kept of other files.
+    pub(super) fn counted(self, held: &'a Held<'a>) -> Input<'a> {
+        Input { held: Some((held, 0)), ..self }
+    }
+
+    /// Notes what the scan keeps by now, and refuses more than there is memory for. To be called
+    /// before that much is there, or soon after.
+    pub(super) fn hold(&mut self, bytes: u64) -> Result<()> {
+        let scanned = match self.reader {
+            // A stream's length is not known before its end.
+            Reader::Stream(_) => 1000,
+            _ => self.start.saturating_mul(1000) / self.length.max(1),
+        };
+        let Some((held, before)) = &mut self.held else { return Ok(()) };
+        let before = std::mem::replace(before, bytes);
+        held.change(before, bytes, scanned.clamp(1, 1000))
     }
 
     /// The file.
@@ -119,7 +183,7 @@ impl<'a> Input<'a> {
         let inside = at >= self.start && end <= self.start + self.window.len() as u64;
         if !inside {
             match self.reader {
-                Reader::Plain(_) => self.move_to(at, most)?,
+                Reader::Plain(_) | Reader::Memory(_) => self.move_to(at, most)?,
                 Reader::Stream(_) => {
                     self.advance(at, end)?;
                 }
@@ -134,7 +198,7 @@ impl<'a> Input<'a> {
     /// How many bytes there are. A stream is read to its end for it.
     pub(super) fn length(&mut self) -> Result<u64> {
         match self.reader {
-            Reader::Plain(_) => Ok(self.length),
+            Reader::Plain(_) | Reader::Memory(_) => Ok(self.length),
             Reader::Stream(_) => {
                 // Whole windows, since what is in them is of no use any more.
                 while self.advance(self.read, self.read + 1)? {}
@@ -146,17 +210,28 @@ impl<'a> Input<'a> {
     /// True if there are at least `length` bytes. Needs no reading in a plain file.
     pub(super) fn reaches(&mut self, length: u64) -> Result<bool> {
         match self.reader {
-            Reader::Plain(_) => Ok(length <= self.length),
+            Reader::Plain(_) | Reader::Memory(_) => Ok(length <= self.length),
             Reader::Stream(_) => Ok(length == 0 || !self.some(length - 1, 1)?.is_empty()),
         }
     }
 
     fn move_to(&mut self, at: u64, most: u64) -> Result<()> {
-        let Reader::Plain(file) = self.reader else { return Ok(()) };
         let length = self.length.saturating_sub(at).min(most.max(PLAIN_WINDOW));
+        if length > self.piece.max(PLAIN_WINDOW) {
+            return Err(self.too_large(length));
+        }
         self.window.clear();
         self.start = at;
         self.window.try_reserve(length as usize).map_err(|_| self.too_large(length))?;
+        let file = match self.reader {
+            Reader::Plain(file) => file,
+            Reader::Memory(bytes) => {
+                let from = bytes.get(at.min(bytes.len() as u64) as usize..).unwrap_or_default();
+                self.window.extend_from_slice(&from[..from.len().min(length as usize)]);
+                return Ok(());
+            }
+            Reader::Stream(_) => return Ok(()),
+        };
         self.window.resize(length as usize, 0);
         let (mut done, mut outcome) = (0, Ok(()));
         while done < self.window.len() {

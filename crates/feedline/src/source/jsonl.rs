@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::Opening;
 use super::rows::Lines;
 use super::text_cells::Cell;
 use super::text_table::{EachRow, MOST_COLUMNS, Rows, TextTable};
@@ -14,9 +15,9 @@ use crate::error::{Fault, Result};
 use crate::spec::FieldChoice;
 
 /// Opens files of JSON lines.
-pub(super) fn open(what: &Path, fields: &[FieldChoice]) -> Result<TextTable> {
+pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<TextTable> {
     let paths = super::shards::expand(what, &[".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.zst"])?;
-    TextTable::open(Box::new(Jsonl), what, paths, fields)
+    TextTable::open(Box::new(Jsonl), what, paths, fields, with)
 }
 
 struct Jsonl;

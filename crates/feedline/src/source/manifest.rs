@@ -1,15 +1,16 @@
 //! A table of paths and labels: CSV, TSV or JSONL, with a column of paths and columns of labels.
 //!
-//! A label column whose values are all whole numbers is int64; all numbers, float32; anything
+//! Where nothing is said, the label is the column with a usual name, or else the only one beside the
+//! paths. A label column whose values are all whole numbers is int64; all numbers, float32; anything
 //! else is a class name, numbered in sorted order.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::Source;
 use super::names::Names;
 use super::rows::Bounded;
+use super::{Opening, Source};
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, Value};
@@ -27,6 +28,11 @@ pub struct Columns {
 const PATH_NAMES: [&str; 7] =
     ["path", "file", "filename", "file_name", "filepath", "image", "image_path"];
 const LABEL_NAMES: [&str; 5] = ["label", "class", "target", "class_id", "y"];
+/// Names of unused columns that are noted, and letters of each, where any row may have others.
+const MOST_UNUSED: usize = 100;
+const LONGEST_UNUSED: usize = 200;
+/// What the name of a class takes beside its text: a string, and a node while classes are sorted.
+const CLASS: u64 = 100;
 /// A row of a manifest is a path and some labels; a longer one is another kind of file.
 const LONGEST_ROW: u64 = 1 << 20;
 
@@ -98,11 +104,17 @@ pub struct Manifest {
     labels: Vec<Labels>,
     fields: Vec<Field>,
     classes: Vec<String>,
+    unused: Vec<String>,
 }
 
 impl Manifest {
     /// Reads the whole table.
-    pub fn open(file: &Path, columns: &Columns, root: Option<&Path>) -> Result<Manifest> {
+    pub fn open(
+        file: &Path,
+        columns: &Columns,
+        root: Option<&Path>,
+        with: &Opening<'_>,
+    ) -> Result<Manifest> {
         let reader = catalog::open(file).map_err(|source| Error::Io {
             what: "cannot open",
             path: file.to_owned(),
@@ -112,7 +124,18 @@ impl Manifest {
             what: file.display().to_string(),
             problem: "has no known ending: expected .csv, .tsv or .jsonl".to_owned(),
         })?;
-        let mut rows = Rows { file, columns, names: Names::default(), labels: Vec::new(), line: 0 };
+        let length = reader.metadata().map_or(0, |metadata| metadata.len());
+        let mut rows = Rows {
+            file,
+            columns,
+            names: Names::default(),
+            labels: Vec::new(),
+            unused: Vec::new(),
+            guessed: false,
+            line: 0,
+            length,
+            with,
+        };
         match format {
             Format::Separated(delimiter) => {
                 rows.read_separated(BufReader::new(reader), delimiter)?
@@ -122,6 +145,7 @@ impl Manifest {
         if rows.names.len() == 0 {
             return Err(rows.problem("lists no samples"));
         }
+        rows.check_held(length)?;
         rows.names.shrink();
         let mut manifest = Manifest {
             file: file.to_owned(),
@@ -130,9 +154,11 @@ impl Manifest {
             labels: Vec::new(),
             fields: vec![Field { name: "image".to_owned(), kind: FieldKind::EncodedImage }],
             classes: Vec::new(),
+            unused: rows.unused,
         };
         for (name, column) in rows.labels {
             let (labels, classes) = read_labels(&column);
+            drop(column);
             let dtype = match labels {
                 Labels::Whole(_) => DType::I64,
                 Labels::Number(_) => DType::F32,
@@ -145,23 +171,25 @@ impl Manifest {
                 manifest.classes = classes;
             }
         }
+        with.check_held(file, manifest.held(), (length, length))?;
         Ok(manifest)
     }
 }
 
 /// One label column as it is written. What it is shows only when all of it is known: "001" is a
 /// number until a name comes, and then a name.
-fn read_labels(texts: &[String]) -> (Labels, Vec<String>) {
-    if let Ok(values) = texts.iter().map(|text| text.trim().parse()).collect() {
+fn read_labels(texts: &Names) -> (Labels, Vec<String>) {
+    if let Ok(values) = texts.texts().map(|text| text.trim().parse()).collect() {
         return (Labels::Whole(values), Vec::new());
     }
-    let number = |text: &String| text.trim().parse().ok().filter(|x: &f64| x.is_finite());
-    if let Some(values) = texts.iter().map(number).collect::<Option<Vec<f64>>>() {
-        return (Labels::Number(values.iter().map(|x| *x as f32).collect()), Vec::new());
+    let number = |text: &str| text.trim().parse().ok().filter(|x: &f64| x.is_finite());
+    let single = |text: &str| number(text).map(|x| x as f32);
+    if let Some(values) = texts.texts().map(single).collect() {
+        return (Labels::Number(values), Vec::new());
     }
-    let mut classes: BTreeMap<&str, i64> = texts.iter().map(|text| (text.as_str(), 0)).collect();
+    let mut classes: BTreeMap<&str, i64> = texts.texts().map(|text| (text, 0)).collect();
     classes.values_mut().enumerate().for_each(|(at, number)| *number = at as i64);
-    let numbers = texts.iter().map(|text| classes[text.as_str()]).collect();
+    let numbers = texts.texts().map(|text| classes[text]).collect();
     (Labels::Whole(numbers), classes.into_keys().map(str::to_owned).collect())
 }
 
@@ -169,8 +197,14 @@ struct Rows<'a> {
     file: &'a Path,
     columns: &'a Columns,
     names: Names,
-    labels: Vec<(String, Vec<String>)>,
+    labels: Vec<(String, Names)>,
+    unused: Vec<String>,
+    /// The label is a column without a usual name, as there is no other.
+    guessed: bool,
     line: u64,
+    /// Bytes of the file.
+    length: u64,
+    with: &'a Opening<'a>,
 }
 
 impl Rows<'_> {
@@ -182,8 +216,21 @@ impl Rows<'_> {
         }
     }
 
-    /// The columns to read, given those that there are.
-    fn choose(&mut self, known: &[&str]) -> Result<(String, Vec<String>)> {
+    /// A row without a label.
+    fn no_label(&self, what: &str, column: &str) -> Error {
+        let guess = match self.guessed {
+            true => ", the only column beside the paths: label_columns = [] leaves it out",
+            false => "",
+        };
+        self.problem(format!("has no {what} for {column}{guess}"))
+    }
+
+    /// The columns to read, given those that there are. `is_label` says whether a column can be one.
+    fn choose(
+        &mut self,
+        known: &[&str],
+        is_label: &dyn Fn(&str) -> bool,
+    ) -> Result<(String, Vec<String>)> {
         let exact = |name: &str| known.iter().find(|k| k.trim() == name).map(|k| (*k).to_owned());
         let missing = |name: &str| {
             let hint =
@@ -204,15 +251,38 @@ impl Rows<'_> {
             Some(names) => {
                 names.iter().map(|n| exact(n).ok_or_else(|| missing(n))).collect::<Result<_>>()?
             }
-            None => LABEL_NAMES.iter().find_map(|name| exact(name)).into_iter().collect::<Vec<_>>(),
+            None => {
+                // A table's index is often a column without a name.
+                let others =
+                    || known.iter().filter(|name| **name != path && !name.trim().is_empty());
+                let only = || match others().collect::<Vec<_>>()[..] {
+                    [only] if is_label(only) && only.trim() != "image" => Some((*only).to_owned()),
+                    _ => None,
+                };
+                let usual = LABEL_NAMES.iter().find_map(|name| exact(name));
+                let guess = usual.is_none().then(only).flatten();
+                let label = usual.or_else(|| guess.clone());
+                let unused = others().filter(|name| label.as_deref() != Some(**name));
+                let unused = unused.map(|name| name.trim().to_owned()).collect();
+                (self.guessed, self.unused) = (guess.is_some(), unused);
+                label.into_iter().collect::<Vec<_>>()
+            }
         };
         let mut names: Vec<&str> = labels.iter().map(|name| name.trim()).collect();
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) || names.contains(&"image") {
             return Err(self.problem("label_columns names a column twice, or one called \"image\", which is the image's own name"));
         }
-        self.labels = labels.iter().map(|n| (n.trim().to_owned(), Vec::new())).collect();
+        self.labels = labels.iter().map(|n| (n.trim().to_owned(), Names::default())).collect();
         Ok((path, labels))
+    }
+
+    /// Refuses what takes more memory than is given; `read` bytes of the file were read.
+    fn check_held(&self, read: u64) -> Result<()> {
+        // Labels are numbers in the end, beside which their texts are still there.
+        let labels = self.labels.iter().map(|(_, texts)| texts.held() + 8 * texts.len());
+        let held = self.names.held() + labels.sum::<u64>();
+        self.with.check_held(self.file, held, (read, self.length))
     }
 
     fn push_path(&mut self, path: &[u8]) -> Result<()> {
@@ -234,7 +304,7 @@ impl Rows<'_> {
         let known: Vec<&str> =
             known.iter().map(|name| name.trim_start_matches('\u{feff}')).collect();
         self.line = 1;
-        let (path, labels) = self.choose(&known)?;
+        let (path, labels) = self.choose(&known, &|_| true)?;
         let at = |name: &String| known.iter().position(|k| k == name).unwrap_or(0);
         let path = at(&path);
         let labels: Vec<usize> = labels.iter().map(at).collect();
@@ -251,17 +321,44 @@ impl Rows<'_> {
                 let text = std::str::from_utf8(record.get(*at).unwrap_or_default());
                 let text = text.map_err(|_| self.problem("has a label that is not UTF-8"))?;
                 if text.is_empty() {
-                    return Err(self.problem(format!("has no value for {}", known[*at])));
+                    return Err(self.no_label("value", known[*at]));
                 }
-                self.labels[column].1.push(text.to_owned());
+                self.labels[column].1.push(text.as_bytes());
+            }
+            self.check_held(table.position().byte())?;
+        }
+    }
+
+    /// Looks at the columns of a row that the first one did not have: each row of JSON has its own.
+    fn note_others(
+        &mut self,
+        row: &serde_json::Map<String, serde_json::Value>,
+        path: &str,
+        labels: &[String],
+    ) -> Result<()> {
+        for name in row.keys().filter(|name| *name != path && !labels.contains(name)) {
+            let name: String = name.trim().chars().take(LONGEST_UNUSED).collect();
+            if name.is_empty() || self.unused.contains(&name) {
+                continue;
+            }
+            let unlabelled = self.guessed || labels.is_empty();
+            if unlabelled && LABEL_NAMES.contains(&&*name) {
+                return Err(self.problem(format!(
+                    "has a {name}, which the first row lacks: every row needs a label, or none; label_columns names it, or is [] to leave it out"
+                )));
+            }
+            if self.unused.len() < MOST_UNUSED {
+                self.unused.push(name);
             }
         }
+        Ok(())
     }
 
     fn read_json(&mut self, reader: impl BufRead) -> Result<()> {
         let (mut reader, since) = Bounded::new(reader, LONGEST_ROW, "manifest");
         let mut chosen: Option<(String, Vec<String>)> = None;
         let mut line = String::new();
+        let mut read = 0;
         loop {
             line.clear();
             since.set(0);
@@ -275,13 +372,21 @@ impl Rows<'_> {
             }
             let row: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&line)
                 .map_err(|e| self.problem(format!("is not a JSON object: {e}")))?;
+            let is_first = chosen.is_none();
             let (path, labels) = match &chosen {
                 Some(chosen) => chosen,
                 None => {
                     let known: Vec<&str> = row.keys().map(String::as_str).collect();
-                    chosen.insert(self.choose(&known)?)
+                    let is_label = |name: &str| {
+                        row.get(name)
+                            .is_some_and(|v| v.is_string() || v.is_number() || v.is_boolean())
+                    };
+                    chosen.insert(self.choose(&known, &is_label)?)
                 }
             };
+            if !is_first && self.columns.labels.is_none() {
+                self.note_others(&row, path, labels)?;
+            }
             let Some(serde_json::Value::String(text)) = row.get(path) else {
                 return Err(self.problem(format!("has no text for {path}")));
             };
@@ -289,14 +394,16 @@ impl Rows<'_> {
             for (column, name) in labels.iter().enumerate() {
                 match row.get(name) {
                     Some(serde_json::Value::String(text)) => {
-                        self.labels[column].1.push(text.to_owned())
+                        self.labels[column].1.push(text.as_bytes());
                     }
                     Some(value @ (serde_json::Value::Number(_) | serde_json::Value::Bool(_))) => {
-                        self.labels[column].1.push(value.to_string());
+                        self.labels[column].1.push(value.to_string().as_bytes());
                     }
-                    _ => return Err(self.problem(format!("has no text or number for {name}"))),
+                    _ => return Err(self.no_label("text or number", name)),
                 }
             }
+            read += line.len() as u64;
+            self.check_held(read)?;
         }
     }
 }
@@ -329,6 +436,10 @@ impl Source for Manifest {
         &self.classes
     }
 
+    fn unused_columns(&self) -> &[String] {
+        &self.unused
+    }
+
     fn fingerprint(&self) -> u64 {
         let names: Vec<&str> = self.fields.iter().map(|field| field.name.as_str()).collect();
         let text = format!("{names:?} {:?}", self.classes);
@@ -344,5 +455,53 @@ impl Source for Manifest {
 
     fn name(&self) -> String {
         self.file.display().to_string()
+    }
+
+    fn held(&self) -> u64 {
+        let labels = self.labels.iter().map(|labels| match labels {
+            Labels::Whole(values) => 8 * values.len() as u64,
+            Labels::Number(values) => 4 * values.len() as u64,
+        });
+        let classes = self.classes.iter().map(|class| class.len() as u64 + CLASS);
+        self.names.held() + labels.sum::<u64>() + classes.sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::npy::tests::{Folder, OPENING};
+
+    fn open(folder: &Folder, text: &str) -> Result<Manifest> {
+        let path = folder.write("a.jsonl", text.as_bytes());
+        Manifest::open(&path, &Columns::default(), None, &OPENING)
+    }
+
+    #[test]
+    fn columns_that_only_later_rows_have_are_not_passed_over() {
+        let folder = Folder::new();
+        let text = "{\"path\": \"a.jpg\"}\n{\"path\": \"b.jpg\", \"label\": 3}\n";
+        let error = open(&folder, text).err().unwrap().to_string();
+        assert!(error.contains("line 2") && error.contains("label_columns"), "{error}");
+        let text = "{\"path\": \"a.jpg\", \"label\": 1}\n{\"path\": \"b.jpg\", \"label\": 3, \"size\": 7}\n";
+        let manifest = open(&folder, text).unwrap();
+        assert_eq!((manifest.fields.len(), &manifest.unused[..]), (2, &["size".to_owned()][..]));
+        // Who says that there is no label has none.
+        let path = folder.write("b.jsonl", b"{\"path\": \"a\"}\n{\"path\": \"b\", \"y\": 3}\n");
+        let none = Columns { labels: Some(Vec::new()), ..Columns::default() };
+        assert_eq!(Manifest::open(&path, &none, None, &OPENING).unwrap().fields.len(), 1);
+    }
+
+    #[test]
+    fn names_of_classes_count_as_held() {
+        let folder = Folder::new();
+        let rows = |each: &dyn Fn(usize) -> usize| -> String {
+            let row =
+                |row| format!("{{\"path\": \"a.jpg\", \"label\": \"class {:04}\"}}\n", each(row));
+            (0..5000).map(row).collect()
+        };
+        let one = open(&folder, &rows(&|_| 0)).unwrap().held();
+        let many = open(&folder, &rows(&|row| row)).unwrap().held();
+        assert!(many >= one + 4999 * 100, "{one} {many}");
     }
 }

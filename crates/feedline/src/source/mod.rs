@@ -18,6 +18,7 @@ mod headed;
 mod index;
 mod input;
 mod jsonl;
+mod kept;
 mod litdata;
 mod lmdb;
 mod look;
@@ -57,6 +58,7 @@ use detect::Found;
 use crate::catalog::{self, Catalog};
 use crate::error::{Error, Fault, Result};
 use crate::sample::{Field, Room, Value};
+use crate::spec::read::show_bytes;
 use crate::spec::{FieldChoice, SourceFormat, SourceKind};
 
 /// A collection of samples. All methods may be called from many threads at once.
@@ -96,12 +98,23 @@ pub trait Source: Send + Sync {
         &[]
     }
 
+    /// Columns that nobody chose or left out and that are in no field, for a program to say so.
+    fn unused_columns(&self) -> &[String] {
+        &[]
+    }
+
     /// A hash of names and labels, or of the data where they lie in memory: equal for the same
     /// data set on any machine. Files' contents are not looked at.
     fn fingerprint(&self) -> u64;
 
     /// What it is called in messages.
     fn name(&self) -> String;
+
+    /// Bytes that it keeps in memory as long as it lives, beside blocks: names, labels, places,
+    /// small columns.
+    fn held(&self) -> u64 {
+        0
+    }
 }
 
 /// What a source is opened with.
@@ -111,23 +124,44 @@ pub struct Opening<'a> {
     pub image_extensions: &'a [&'a str],
     /// Bytes that a source may keep in blocks which it had to read as a whole.
     pub block_memory: u64,
+    /// Bytes that a source may take in all for what it keeps from its opening on: names, labels,
+    /// places, small columns.
+    pub memory: u64,
     /// What an image's first bytes look like: to know an image where nothing is said.
     pub is_image: fn(&[u8]) -> bool,
 }
 
+impl Opening<'_> {
+    /// Refuses what would keep more than the memory that is given. `part` of `whole` are known
+    /// when this is asked, by which the rest is estimated.
+    fn check_held(&self, what: &Path, held: u64, (part, whole): (u64, u64)) -> Result<()> {
+        if held <= self.memory {
+            return Ok(());
+        }
+        let all = u128::from(held) * u128::from(whole.max(part)) / u128::from(part.max(1));
+        let about = if part < whole { "about " } else { "" };
+        Err(Error::Memory(format!(
+            "the names, labels and places of {} take {about}{} for as long as it is open, memory is {}: raise memory, or divide the data set",
+            what.display(),
+            show_bytes(u64::try_from(all).unwrap_or(u64::MAX)),
+            show_bytes(self.memory)
+        )))
+    }
+}
+
 /// Opens what a spec names.
 pub fn open(kind: &SourceKind, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
-    let image_extensions = with.image_extensions;
     Ok(match kind {
         SourceKind::Path(path) => open_path(path, with)?,
         SourceKind::Format { format, path, fields } => open_format(*format, path, fields, with)?,
-        SourceKind::ImageFolder(path) => Arc::new(Folder::with_classes(path, image_extensions)?),
-        SourceKind::Flat(path) => Arc::new(Folder::flat(path, image_extensions)?),
+        SourceKind::ImageFolder(path) => Arc::new(Folder::with_classes(path, with)?),
+        SourceKind::Flat(path) => Arc::new(Folder::flat(path, with)?),
         SourceKind::Manifest { path, path_column, label_columns, root } => {
             Arc::new(Manifest::open(
                 path,
                 &Columns { path: path_column.clone(), labels: label_columns.clone() },
                 root.as_deref(),
+                with,
             )?)
         }
         SourceKind::Arrays => {
@@ -171,7 +205,7 @@ fn table_columns(packed: &Catalog) -> Columns {
 fn open_path(path: &Path, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
     if let Some(packed) = Catalog::read(path)? {
         match packed.kind {
-            catalog::Kind::Raw => return Ok(Arc::new(Raw::open(path, &packed)?)),
+            catalog::Kind::Raw => return Ok(Arc::new(Raw::open(path, &packed, with)?)),
             catalog::Kind::Format(format) => {
                 let files = packed::files(path, &packed);
                 let inner = open_format(format, &files, &[], with)?;
@@ -179,7 +213,7 @@ fn open_path(path: &Path, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
             }
             catalog::Kind::Images if packed.table => {
                 let table = path.join(catalog::TABLE);
-                return Ok(Arc::new(Manifest::open(&table, &table_columns(&packed), None)?));
+                return Ok(Arc::new(Manifest::open(&table, &table_columns(&packed), None, with)?));
             }
             catalog::Kind::Images => {}
         }
@@ -189,7 +223,6 @@ fn open_path(path: &Path, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
 
 /// Opens whatever is at a path that is no packed set.
 fn open_found(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Arc<dyn Source>> {
-    let extensions = with.image_extensions;
     let found = detect::detect(path, with)?;
     if !fields.is_empty() && matches!(found, Found::Classes | Found::Flat) {
         return Err(Error::Source {
@@ -198,10 +231,10 @@ fn open_found(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result
         });
     }
     Ok(match found {
-        Found::Classes => Arc::new(Folder::with_classes(path, extensions)?),
-        Found::Flat => Arc::new(Folder::flat(path, extensions)?),
+        Found::Classes => Arc::new(Folder::with_classes(path, with)?),
+        Found::Flat => Arc::new(Folder::flat(path, with)?),
         Found::Manifest if fields.is_empty() => {
-            Arc::new(Manifest::open(path, &Columns::default(), None)?)
+            Arc::new(Manifest::open(path, &Columns::default(), None, with)?)
         }
         // Who chooses columns wants the table itself.
         Found::Manifest if manifest::is_json(path) => {
@@ -230,8 +263,8 @@ fn open_format(
         SourceFormat::Litdata => Arc::new(litdata::open(path, fields, with)?),
         SourceFormat::Parquet => Arc::new(parquet::open(path, fields, with)?),
         SourceFormat::Arrow => Arc::new(arrow::open(path, fields, with)?),
-        SourceFormat::Csv => Arc::new(csv::open(path, fields)?),
-        SourceFormat::Jsonl => Arc::new(jsonl::open(path, fields)?),
+        SourceFormat::Csv => Arc::new(csv::open(path, fields, with)?),
+        SourceFormat::Jsonl => Arc::new(jsonl::open(path, fields, with)?),
         SourceFormat::Hdf5 => hdf5::open(path, fields, with)?,
         SourceFormat::Zarr => zarr::open(path, fields, with)?,
         SourceFormat::Npy => npy::open(path, fields, with)?,

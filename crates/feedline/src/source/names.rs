@@ -28,6 +28,16 @@ impl Names {
         Path::new(OsStr::from_bytes(&self.text[start..self.ends[index] as usize]))
     }
 
+    /// Bytes that it takes.
+    pub(super) fn held(&self) -> u64 {
+        (self.text.capacity() + 8 * self.ends.capacity()) as u64
+    }
+
+    /// All names that are UTF-8.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        (0..self.len()).map(|index| self.get(index).to_str().unwrap_or_default())
+    }
+
     pub(super) fn shrink(&mut self) {
         self.text.shrink_to_fit();
         self.ends.shrink_to_fit();

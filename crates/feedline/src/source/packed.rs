@@ -38,6 +38,9 @@ impl Packed {
             let (found, told) = (inner.len(), packed.samples);
             return Err(damaged(format!("its files hold {found} samples, {told} were packed")));
         }
+        if packed.fields.is_empty() {
+            return Err(damaged("its description names no field".to_owned()));
+        }
         let (mut fields, mut places) = (Vec::new(), Vec::new());
         for described in &packed.fields {
             let name = &described.name;
@@ -106,6 +109,10 @@ impl Source for Packed {
 
     fn classes(&self) -> &[String] {
         &self.classes
+    }
+
+    fn held(&self) -> u64 {
+        self.inner.held()
     }
 
     fn fingerprint(&self) -> u64 {

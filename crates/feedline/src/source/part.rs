@@ -24,6 +24,32 @@ pub(super) struct Part {
     pub(super) classes: Vec<String>,
 }
 
+impl Part {
+    /// Bytes that it takes.
+    pub(super) fn held(&self) -> u64 {
+        self.names.held() + self.columns.iter().map(Column::held).sum::<u64>()
+    }
+
+    /// A hash of everything that a scan finds.
+    pub(super) fn digest(&self) -> u64 {
+        let hash = |bytes: &[u8], seed| xxhash_rust::xxh3::xxh3_64_with_seed(bytes, seed);
+        let mut digest = self.names.fingerprint(0);
+        for column in &self.columns {
+            let Column { name, field, hidden, content, encoding, places, values, extra } = column;
+            let text = format!("{name:?} {field:?} {hidden} {content:?} {encoding:?}");
+            digest = hash(text.as_bytes(), digest);
+            digest = hash(bytemuck::cast_slice(places), digest);
+            digest = match values {
+                Values::None => hash(b"none", digest),
+                Values::Int(values) => hash(bytemuck::cast_slice(values), digest),
+                Values::Float(values) => hash(bytemuck::cast_slice(values), digest),
+            };
+            digest = hash(bytemuck::cast_slice(extra), digest);
+        }
+        digest
+    }
+}
+
 /// One field of all samples of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
@@ -127,6 +153,16 @@ impl Column {
         if !self.extra.is_empty() {
             self.extra.resize(samples, 0);
         }
+    }
+
+    /// Bytes that it takes.
+    pub(super) fn held(&self) -> u64 {
+        let values = match &self.values {
+            Values::None => 0,
+            Values::Int(values) => 8 * values.capacity(),
+            Values::Float(values) => 4 * values.capacity(),
+        };
+        (16 * self.places.capacity() + values + 8 * self.extra.capacity()) as u64
     }
 
     /// True if sample number `at` of the file has it.

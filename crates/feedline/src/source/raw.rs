@@ -1,26 +1,25 @@
-//! Decoded pixels in a few large files, as `feedline pack --raw` writes them: mapped, not copied.
+//! Decoded pixels in a few large files, as `feedline pack --raw` writes them.
 //!
 //! Every place of the index is compared with the files' lengths when the set is opened, so a
-//! truncated or altered set is refused. A file that is cut while it is in use ends the process
-//! with SIGBUS, as with every mapped file: do not write into a packed set that is being read.
-#![allow(unsafe_code)]
+//! truncated or altered set is refused. A store reads the pixels; they are not mapped, because a
+//! mapped file that is cut while it is in use ends the process with SIGBUS, where a read fails.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
-
-use super::Source;
+use super::{Opening, Source};
 use crate::catalog::{self, Catalog};
 use crate::error::{Error, Fault, Result};
-use crate::sample::{DType, Field, FieldKind, RawIndex, Value};
+use crate::sample::{DType, Field, FieldKind, Location, RawIndex, Value};
 
 /// A packed set of pixels.
 pub struct Raw {
     folder: PathBuf,
-    shards: Vec<Mmap>,
+    /// The files of pixels: their names, and their stamps when the set was opened.
+    shards: Vec<(PathBuf, u64)>,
     index: RawIndex,
     fields: Vec<Field>,
     dtypes: Vec<DType>,
@@ -30,34 +29,43 @@ pub struct Raw {
 
 impl Raw {
     /// Opens the set that `packed` describes.
-    pub fn open(folder: &Path, packed: &Catalog) -> Result<Raw> {
+    pub fn open(folder: &Path, packed: &Catalog, with: &Opening<'_>) -> Result<Raw> {
         let problem = |file: &str, problem: String| Error::Source {
             what: folder.join(file).display().to_string(),
             problem: format!("{problem}: the packed set is damaged, pack it again"),
         };
         // A file that is longer than its samples need would fill the memory before it is refused.
-        let read = |file: &str, most: u64| {
+        let find = |file: &str, most: u64| {
             let path = folder.join(file);
             let failed = |source| Error::Io { what: "cannot read", path: path.clone(), source };
             let opened = catalog::open(&path).map_err(failed)?;
             let length = opened.metadata().map_err(failed)?.len();
-            if length > most {
-                return Err(problem(
-                    file,
-                    format!("is longer than {} samples need", packed.samples),
-                ));
+            match length > most {
+                true => {
+                    Err(problem(file, format!("is longer than {} samples need", packed.samples)))
+                }
+                false => Ok((path, opened, length)),
             }
+        };
+        let read = |(path, opened, length): (PathBuf, File, u64)| -> Result<Vec<u8>> {
+            let failed = |source| Error::Io { what: "cannot read", path: path.clone(), source };
             let mut bytes = Vec::new();
             bytes.try_reserve_exact(length as usize).map_err(|error| failed(error.into()))?;
             opened.take(length).read_to_end(&mut bytes).map_err(failed)?;
             Ok(bytes)
         };
         let (index, names) = RawIndex::lengths(packed.samples, packed.labels.len());
-        let bytes = read(RawIndex::FILE, index)?;
-        let names = read(RawIndex::NAMES, names)?;
+        let (index, names) = (find(RawIndex::FILE, index)?, find(RawIndex::NAMES, names)?);
+        with.check_held(folder, index.2.saturating_add(names.2), (1, 1))?;
+        let (bytes, names) = (read(index)?, read(names)?);
         // The pixels' own checksums take long to compare; `feedline verify` does.
         let mut noted = Vec::new();
-        packed.files(folder, &mut |entry| noted.push((entry.path, entry.xxh3)))?;
+        let is_list = |path: &str| [RawIndex::FILE, RawIndex::NAMES].contains(&path);
+        packed.files(folder, &mut |entry| {
+            if is_list(&entry.path) {
+                noted.push((entry.path, entry.xxh3));
+            }
+        })?;
         for (file, bytes) in [(RawIndex::FILE, &bytes), (RawIndex::NAMES, &names)] {
             let now = catalog::show_checksum(xxhash_rust::xxh3::xxh3_64(bytes));
             if !noted.iter().any(|(path, then)| path == file && *then == now) {
@@ -83,7 +91,7 @@ impl Raw {
         if index.labels() != dtypes.len() {
             return Err(problem(RawIndex::FILE, "has other labels than feedline.json".to_owned()));
         }
-        let mut shards = Vec::new();
+        let (mut shards, mut lengths) = (Vec::new(), Vec::new());
         for sample in 0..index.len() {
             let record = index.record(sample);
             while shards.len() <= record.shard as usize {
@@ -91,14 +99,10 @@ impl Raw {
                 let path = folder.join(&name);
                 let failed = |source| Error::Io { what: "cannot open", path: path.clone(), source };
                 let file = catalog::open(&path).map_err(failed)?;
-                // SAFETY: the mapping is read-only. Others that cut or change the file while it is
-                // mapped break the promise; the module says so, and no program can prevent it.
-                let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
-                // Crops of random samples: reading ahead fetches what is not asked for.
-                let _ = map.advise(memmap2::Advice::Random);
-                shards.push(map);
+                lengths.push(file.metadata().map_err(failed)?.len());
+                shards.push((PathBuf::from(name), catalog::stamp(&file).map_err(failed)?));
             }
-            let length = shards[record.shard as usize].len() as u64;
+            let length = lengths[record.shard as usize];
             let whole = record.elements().and_then(|n| record.offset.checked_add(n));
             if whole.is_none_or(|end| end > length) || record.channels as usize != channels {
                 let name = RawIndex::shard(record.shard);
@@ -137,10 +141,16 @@ impl Source for Raw {
         }
         let [height, width, channels] =
             [record.height, record.width, record.channels].map(|n| n as usize);
-        let start = record.offset as usize;
-        // Inside the mapping: it was compared when the set was opened.
-        let bytes = &self.shards[record.shard as usize][start..start + height * width * channels];
-        Ok(Value::Pixels { bytes, height, width, channels })
+        let (path, stamp) = &self.shards[record.shard as usize];
+        // Counted and compared with the file when the set was opened.
+        let bytes = record.elements().unwrap_or(0);
+        let location = Location {
+            root: &self.folder,
+            path,
+            range: Some((record.offset, bytes)),
+            stamp: Some(*stamp),
+        };
+        Ok(Value::Pixels { location, height, width, channels })
     }
 
     fn origin(&self, index: u64) -> Option<PathBuf> {
@@ -157,6 +167,10 @@ impl Source for Raw {
 
     fn name(&self) -> String {
         self.folder.display().to_string()
+    }
+
+    fn held(&self) -> u64 {
+        self.index.held()
     }
 }
 
@@ -181,13 +195,19 @@ mod tests {
             bytes: 1,
             list: String::new(),
         };
+        let with = Opening {
+            image_extensions: &[],
+            block_memory: 1 << 20,
+            memory: 1 << 20,
+            is_image: |_| false,
+        };
         let (index, names) = RawIndex::lengths(2, 1);
         assert_eq!(index, 24 + 2 * (24 + 8));
         for lengths in [[1 << 40, 16], [index, 1 << 40]] {
             for (name, length) in [RawIndex::FILE, RawIndex::NAMES].into_iter().zip(lengths) {
                 std::fs::File::create(folder.join(name)).unwrap().set_len(length).unwrap();
             }
-            let error = Raw::open(&folder, &packed).err().unwrap().to_string();
+            let error = Raw::open(&folder, &packed, &with).err().unwrap().to_string();
             assert!(error.contains("is longer than 2 samples need"), "{error}");
         }
         assert!(names < 1 << 20);

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
@@ -14,7 +15,7 @@ use super::input::{Compression, Input};
 use super::look::Look;
 use super::names::Names;
 use super::part::{Column, Content, Part, Place, Values, array_bytes};
-use super::spans::{Scanner, Spans};
+use super::spans::{Claim, Peek, Scanner, Spans};
 use crate::catalog;
 use crate::error::{Error, Result};
 use crate::sample::DType;
@@ -93,6 +94,11 @@ fn scan(
     let mut names = Names::default();
     let variable = columns.iter().filter(|column| column.size.is_none()).count() as u64;
     for (number, ends) in offsets.windows(2).enumerate() {
+        if number.is_multiple_of(1024) {
+            // A place, a number and a header's length of every column.
+            let cells = (number * columns.len()) as u64;
+            input.hold(4 * samples + names.held() + 26 * cells)?;
+        }
         let (begin, end) = (u64::from(ends[0]), u64::from(ends[1]));
         let problem = |input: &Input<'_>, problem: &str| {
             input.problem(format!("sample {number} at byte {begin} {problem}"))
@@ -127,6 +133,87 @@ fn scan(
     Ok(Part { names, columns, ..Part::default() })
 }
 
+/// Whether the columns are those of the shard's list: each with what its values are.
+fn is_sound(shard: &RowShard, part: &Part) -> bool {
+    let fits = |(column, found): (&RowColumn, &Column)| {
+        let content = match (&column.kind, &found.content) {
+            (RowKind::Known(content), found) => content == found,
+            (RowKind::Int, Content::Number) => matches!(found.values, Values::Int(_)),
+            (RowKind::Float, Content::Number) => matches!(found.values, Values::Float(_)),
+            (RowKind::Flat(own) | RowKind::Headed(_, Some(own)), content) => match content {
+                Content::Array { dtype, .. } | Content::Ragged { dtype, .. } => own == dtype,
+                content => matches!(content, Content::Refused(_)),
+            },
+            (RowKind::Headed(_, None), content) => !matches!(content, Content::Number),
+            (RowKind::Bytes, content) => !matches!(content, Content::Number | Content::Text),
+            _ => false,
+        };
+        let is_number = matches!(column.kind, RowKind::Int | RowKind::Float);
+        content
+            && !found.hidden
+            && (found.values.len() > 0) == is_number
+            && found.name == column.name
+            && found.field == column.name
+    };
+    shard.columns.len() == part.columns.len()
+        && shard.columns.iter().zip(&part.columns).all(fits)
+        && part.names.len() == shard.samples
+}
+
+/// Compares the place of a value, and a number, with what the shard itself says.
+fn check(shard: &RowShard, peek: &Peek<'_>, claim: &Claim<'_>) -> Option<()> {
+    let Claim { part, column, at, .. } = *claim;
+    let number = |at: u64| peek(at, 4).map(|four| u64::from(number_of(&four)));
+    let entry = 4 + 4 * at as u64;
+    let (begin, end) = (number(entry)?, number(entry + 4)?);
+    if number(0)? != part.names.len() {
+        return None;
+    }
+    let variable = shard.columns.iter().filter(|column| column.size.is_none()).count() as u64;
+    let (mut size_at, mut place_at) = (begin, begin + 4 * variable);
+    for (row, found) in shard.columns.iter().zip(&part.columns) {
+        let size = match row.size {
+            Some(size) => size,
+            None => {
+                size_at += 4;
+                number(size_at - 4)?
+            }
+        };
+        let [start, length] = *found.places.get(at)?;
+        // A header may lie before what is wanted.
+        let place_end = place_at.checked_add(size).filter(|place_end| *place_end <= end)?;
+        let headed = matches!(row.kind, RowKind::Headed(..)) && start > place_at;
+        let fits = start.checked_add(length) == Some(place_end) && (start == place_at || headed);
+        if std::ptr::eq(found, column) {
+            return (fits
+                && is_value(row, found, at, &peek(place_at, size.min(headed::LONGEST))?)?)
+            .then_some(());
+        }
+        place_at = place_end;
+    }
+    None
+}
+
+/// Whether the beginning of a value is what is said of it.
+fn is_value(row: &RowColumn, column: &Column, at: usize, bytes: &[u8]) -> Option<bool> {
+    Some(match (&row.kind, &column.values, &column.content) {
+        (RowKind::Int, Values::Int(values), _) => bytes == values.get(at)?.to_le_bytes(),
+        (RowKind::Float, Values::Float(values), _) => {
+            bytes == values.get(at)?.to_bits().to_le_bytes()
+        }
+        (RowKind::Headed(header, given), _, Content::Array { dtype, shape }) => {
+            let array = header.read(bytes).ok()?;
+            array.dtype.or(*given) == Some(*dtype)
+                && array.shape == *shape
+                && Some(column.places.get(at)?[1]) == array_bytes(*dtype, shape)
+        }
+        (RowKind::Headed(header, given), _, Content::Ragged { dtype, .. }) => {
+            header.read(bytes).ok()?.dtype.or(*given) == Some(*dtype)
+        }
+        _ => true,
+    })
+}
+
 fn number_of(four: &[u8]) -> u32 {
     four.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte))
 }
@@ -140,6 +227,7 @@ fn offsets(input: &mut Input<'_>, samples: u64) -> Result<Vec<u32>> {
         )));
     }
     let table = (found + 1) * 4;
+    input.hold(2 * table)?;
     let offsets: Vec<u32> = input.bytes(4, table)?.chunks_exact(4).map(number_of).collect();
     let begins = offsets.first().is_some_and(|first| u64::from(*first) >= 4 + table);
     if !begins || !offsets.is_sorted() {
@@ -222,10 +310,8 @@ impl Finding<'_> {
             RowKind::Flat(_) | RowKind::Headed(..) => self.arrays.content(&self.column.kind),
         };
         let mut column = Column::new(&self.column.name, content);
-        column.places = match column.content {
-            Content::Number => Vec::new(),
-            _ => self.places,
-        };
+        // Those of numbers are for whoever compares an index with the shard.
+        column.places = self.places;
         // The header is needed again where it says the shape of each.
         if let Encoding::Headed(_) = encoding {
             for (place, start) in column.places.iter_mut().zip(&self.arrays.starts) {
@@ -291,13 +377,22 @@ pub(super) fn open(
         let text = format!("{:?} {}", shard.columns, shard.samples);
         xxhash_rust::xxh3::xxh3_64_with_seed(text.as_bytes(), hash)
     });
-    let by_path: HashMap<&Path, &RowShard> =
-        list.iter().map(|shard| (shard.path.as_path(), shard)).collect();
-    let scan = |input: &mut Input<'_>, with: &Opening<'_>| match by_path.get(input.path()) {
+    let by_path: HashMap<PathBuf, RowShard> =
+        list.into_iter().map(|shard| (shard.path.clone(), shard)).collect();
+    let by_path = Arc::new(by_path);
+    let shards = by_path.clone();
+    let scan = move |input: &mut Input<'_>, with: &Opening<'_>| match shards.get(input.path()) {
         Some(shard) => scan(input, &shard.columns, shard.samples, with.is_image),
         None => Err(input.problem("is not in the list of shards")),
     };
-    let scanner = Scanner { format, version, compression: Compression::by_magic, scan: &scan };
+    let scanner = Scanner {
+        format,
+        version,
+        compression: Compression::by_magic,
+        scan: Arc::new(scan),
+        admit: &|path, part, _| is_sound(by_path.get(path)?, part).then_some(()),
+        check: &|peek, claim| check(by_path.get(claim.path)?, peek, claim),
+    };
     Spans::open(folder, &scanner, files, fields, with)
 }
 

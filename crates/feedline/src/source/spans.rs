@@ -6,26 +6,29 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed as xxh3;
 
 use super::fields::{Chosen, choose};
 use super::index::{self, Identity, Scanned};
-use super::input::{Compression, Input};
+use super::input::{Compression, Held, Input};
 use super::names::Names;
-use super::part::{ABSENT, Column, Part, Values};
+use super::part::{ABSENT, Column, Part, Place, Values};
 use super::{BlockCache, Blocks, Opening, Source, shards};
+use crate::buffer;
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
+use crate::handles::OpenFiles;
 use crate::sample::{Field, FieldKind, Location, Room, Value};
 use crate::spec::FieldChoice;
 
 /// A format whose samples are places in files.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Scanner<'a> {
     /// The format's name.
     pub(super) format: &'static str,
@@ -35,17 +38,59 @@ pub(super) struct Scanner<'a> {
     /// How a file with these first bytes is compressed; usually [`Compression::by_magic`].
     pub(super) compression: fn(&[u8]) -> Compression,
     /// Finds the samples of one file.
-    pub(super) scan: &'a (dyn Fn(&mut Input<'_>, &Opening<'_>) -> Result<Part> + Sync),
+    pub(super) scan: Arc<Scan>,
+    /// Whether a scan of some file could find what an index says; adds what no index needs to say.
+    pub(super) admit: &'a (dyn Fn(&Path, &mut Part, &Opening<'_>) -> Option<()> + Sync),
+    /// Whether the file itself says the same of a sample as an index does.
+    pub(super) check: &'a (dyn Fn(&Peek<'_>, &Claim<'_>) -> Option<()> + Sync),
 }
+
+/// Finds the samples of one file.
+pub(super) type Scan = dyn Fn(&mut Input<'_>, &Opening<'_>) -> Result<Part> + Send + Sync;
+
+/// Looks at a file: some bytes from a place on.
+pub(super) type Peek<'a> = dyn Fn(u64, u64) -> Option<Vec<u8>> + 'a;
+
+/// What an index says of a column of a sample, to be compared with what stands in the file around
+/// its place.
+#[derive(Clone, Copy)]
+pub(super) struct Claim<'a> {
+    pub(super) path: &'a Path,
+    pub(super) part: &'a Part,
+    pub(super) column: &'a Column,
+    /// The sample's number.
+    pub(super) at: usize,
+}
+
+impl<'a> Claim<'a> {
+    /// Where the column lies; `None` if that is not said, as a scan always does. Samples that do
+    /// not have it are [`ABSENT`].
+    pub(super) fn place(&self) -> Option<Place> {
+        self.column.places.get(self.at).copied()
+    }
+
+    /// The sample's name.
+    pub(super) fn name(&self) -> &'a [u8] {
+        self.part.names.get(self.at as u64).as_os_str().as_bytes()
+    }
+}
+
+/// An index comes from whoever wrote it: so many of its samples are compared with the file.
+const COMPARED: u64 = 64;
+
+/// No header, page or number that is compared is longer.
+const LONGEST_PEEK: u64 = 1 << 20;
 
 /// A scan that is over in no time is not worth a file of its own.
 const SMALLEST_INDEXED: u64 = 64 << 10;
 
-/// Files that are kept open for what is not handed to the store.
-const MOST_OPEN: usize = 64;
-
 struct Shard {
     path: PathBuf,
+    /// If its samples are known from an index that was not compared with the file yet, since it
+    /// has to be unpacked for that: the hash of what the index says.
+    indexed: Option<u64>,
+    /// Whether they were compared since.
+    compared: AtomicBool,
     /// What the file was when its samples were found.
     stamp: u64,
     compression: Compression,
@@ -60,6 +105,10 @@ struct Shard {
 pub(super) struct Spans {
     what: String,
     format: &'static str,
+    scan: Arc<Scan>,
+    /// What a scan needs to know again.
+    image_extensions: Vec<String>,
+    is_image: fn(&[u8]) -> bool,
     shards: Vec<Shard>,
     /// Where each shard ends, in samples.
     ends: Vec<u64>,
@@ -67,7 +116,8 @@ pub(super) struct Spans {
     classes: Vec<String>,
     blocks: Option<Blocks>,
     cache: BlockCache<Vec<u8>>,
-    open: Mutex<Vec<(usize, Arc<File>)>>,
+    /// Files for what is not handed to the store.
+    open: OpenFiles,
     fingerprint: OnceLock<u64>,
 }
 
@@ -80,17 +130,27 @@ impl Spans {
         fields: &[FieldChoice],
         with: &Opening<'_>,
     ) -> Result<Spans> {
-        let what = what.display().to_string();
         let files: Vec<PathBuf> = files.into_iter().map(shards::fixed).collect();
         let (mut parts, mut shards) = (Vec::new(), Vec::new());
-        for (path, scanned) in files.iter().zip(open_all(scanner, &files, with)) {
-            let (Scanned { part, compression, length }, stamp) = scanned?;
+        let held = Held::new(what, with, files.len());
+        for (path, scanned) in files.iter().zip(open_all(scanner, &files, with, &held)) {
+            let (Scanned { part, compression, length }, stamp, indexed) = scanned?;
             if part.names.len() > 0 {
-                let (path, names, columns) = (path.clone(), Names::default(), Vec::new());
-                shards.push(Shard { path, stamp, compression, length, names, columns });
+                let unknown = indexed && compression != Compression::None;
+                shards.push(Shard {
+                    path: path.clone(),
+                    indexed: unknown.then(|| part.digest()),
+                    compared: AtomicBool::new(false),
+                    stamp,
+                    compression,
+                    length,
+                    names: Names::default(),
+                    columns: Vec::new(),
+                });
                 parts.push(part);
             }
         }
+        let what = what.display().to_string();
         if shards.is_empty() {
             return Err(Error::Source { what, problem: "has no samples".to_owned() });
         }
@@ -112,13 +172,16 @@ impl Spans {
         Ok(Spans {
             what,
             format: scanner.format,
+            scan: scanner.scan.clone(),
+            image_extensions: with.image_extensions.iter().map(|&name| name.to_owned()).collect(),
+            is_image: with.is_image,
             shards,
             ends,
             fields,
             classes,
             blocks,
             cache: BlockCache::new(with.block_memory),
-            open: Mutex::new(Vec::new()),
+            open: OpenFiles::default(),
             fingerprint: OnceLock::new(),
         })
     }
@@ -147,35 +210,51 @@ impl Spans {
 
     /// A shard's file, open.
     fn file(&self, shard: usize) -> Result<Arc<File>, Fault> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = open.iter().position(|(number, _)| *number == shard) {
-            // The one used last stands last.
-            let last = open.len() - 1;
-            open[at..].rotate_left(1);
-            return Ok(open[last].1.clone());
-        }
-        drop(open);
         let Shard { path, stamp, .. } = &self.shards[shard];
-        let file = Arc::new(catalog::reopen(path, *stamp)?);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.len() >= MOST_OPEN {
-            open.remove(0);
-        }
-        open.push((shard, file.clone()));
-        Ok(file)
+        self.open.get(path, Some(*stamp), || Ok((catalog::reopen(path, *stamp)?, *stamp)))
+    }
+
+    /// Whether an unpacked shard is what its index said.
+    fn is_as_indexed(&self, shard: usize, bytes: &[u8]) -> bool {
+        let Shard { path, indexed, compared, .. } = &self.shards[shard];
+        let Some(digest) = indexed.filter(|_| !compared.load(Ordering::Acquire)) else {
+            return true;
+        };
+        let image_extensions: Vec<&str> = self.image_extensions.iter().map(|x| &**x).collect();
+        let with = Opening {
+            image_extensions: &image_extensions,
+            block_memory: bytes.len() as u64,
+            memory: u64::MAX,
+            is_image: self.is_image,
+        };
+        let found = (self.scan)(&mut Input::memory(path, bytes), &with);
+        let same = found.is_ok_and(|part| part.digest() == digest);
+        compared.store(same, Ordering::Release);
+        same
     }
 
     /// A compressed shard as a whole.
     fn unpack(&self, shard: usize) -> Result<Arc<Vec<u8>>, Fault> {
-        self.cache.get(shard as u64, || {
-            let Shard { path, stamp, compression, length, .. } = &self.shards[shard];
+        let Shard { path, stamp, compression, length, .. } = &self.shards[shard];
+        self.cache.get(shard as u64, *length, || {
             let mut bytes = Vec::new();
             let reserved = bytes.try_reserve_exact(*length as usize);
             reserved.map_err(|_| Fault::TooLarge(format!("unpacks to {length} bytes")))?;
             let reader = compression.unpack(catalog::reopen(path, *stamp)?)?;
             let read = reader.take(*length).read_to_end(&mut bytes);
             match read {
-                Ok(read) if read as u64 == *length => Ok((bytes, *length)),
+                Ok(read) if read as u64 == *length => {
+                    if !self.is_as_indexed(shard, &bytes) {
+                        return Err(Fault::corrupt(
+                            self.format,
+                            format!(
+                                "is not what its index says: remove {} and open it again",
+                                index::place(path).display()
+                            ),
+                        ));
+                    }
+                    Ok((bytes, *length))
+                }
                 Ok(_) => Err(catalog::changed()),
                 Err(error) if error.raw_os_error().is_some() => Err(Fault::Io(error)),
                 Err(_) => Err(catalog::changed()),
@@ -225,11 +304,16 @@ fn unite_classes(parts: &mut [Part]) -> Vec<String> {
     all
 }
 
-/// What was found in a file, and the file's stamp.
-type Found = Result<(Scanned, u64)>;
+/// What was found in a file, the file's stamp, and whether an index said it.
+type Found = Result<(Scanned, u64, bool)>;
 
 /// Opens every file, on all cores; the results are in the files' order.
-fn open_all(scanner: &Scanner<'_>, files: &[PathBuf], with: &Opening<'_>) -> Vec<Found> {
+fn open_all(
+    scanner: &Scanner<'_>,
+    files: &[PathBuf],
+    with: &Opening<'_>,
+    held: &Held<'_>,
+) -> Vec<Found> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let work = || {
@@ -237,7 +321,7 @@ fn open_all(scanner: &Scanner<'_>, files: &[PathBuf], with: &Opening<'_>) -> Vec
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(path) = files.get(at) else { return done };
-            let result = open_one(scanner, path, with);
+            let result = open_one(scanner, path, with, held);
             // The others need not go on if one cannot be read.
             if result.is_err() {
                 next.store(files.len(), Ordering::Relaxed);
@@ -261,36 +345,46 @@ fn open_all(scanner: &Scanner<'_>, files: &[PathBuf], with: &Opening<'_>) -> Vec
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>) -> Found {
+fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>, held: &Held<'_>) -> Found {
     let failed = |source| Error::Io { what: "cannot open", path: path.to_owned(), source };
     let file = catalog::open(path).map_err(failed)?;
     let identity = || Identity::of(&file, scanner.format, scanner.version).map_err(failed);
     let before = identity()?;
     let stamp = catalog::stamp(&file).map_err(failed)?;
-    let fits = |scanned: &Scanned| {
-        let samples = scanned.part.names.len() as usize;
-        let packed = scanned.compression != Compression::None;
-        (packed || scanned.length == before.size())
-            && scanned.part.columns.iter().all(|column| column.fits(samples, scanned.length))
-    };
-    if before.size() >= SMALLEST_INDEXED
-        && let Some(scanned) = index::load(path, &before).filter(fits)
-        && (scanned.compression == Compression::None || scanned.length <= with.block_memory)
-    {
-        return Ok((scanned, stamp));
-    }
     let mut start = [0; 64];
     let read = file.read_at(&mut start, 0).map_err(failed)?;
     let compression = (scanner.compression)(&start[..read]);
+    let fits = |scanned: &Scanned| {
+        let samples = scanned.part.names.len() as usize;
+        let packed = compression != Compression::None;
+        scanned.compression == compression
+            && (packed || scanned.length == before.size())
+            && scanned.part.columns.iter().all(|column| column.fits(samples, scanned.length))
+    };
+    if before.size() >= SMALLEST_INDEXED
+        && let Some(mut scanned) = index::load(path, &before, with.memory).filter(fits)
+        && (scanner.admit)(path, &mut scanned.part, with).is_some()
+        && match compression {
+            Compression::None => is_of(&file, path, &scanned.part, scanner),
+            _ => scanned.length <= with.block_memory,
+        }
+    {
+        held.add(scanned.part.held())?;
+        return Ok((scanned, stamp, true));
+    }
     let mut input = match compression {
-        Compression::None => Input::plain(path, &file, before.size()),
+        Compression::None => Input::plain(path, &file, before.size(), with.memory),
         _ => {
             let again = catalog::open(path).map_err(failed)?;
             Input::stream(path, compression.unpack(again).map_err(failed)?, with.block_memory)
         }
-    };
+    }
+    .counted(held);
     let part = (scanner.scan)(&mut input, with)?;
     let length = input.length()?;
+    // What is known by now is counted as it is.
+    input.hold(0)?;
+    held.add(part.held())?;
     let scanned = Scanned { part, compression, length };
     if !fits(&scanned) {
         return Err(input.problem("declares parts that lie outside of it: it is damaged"));
@@ -299,7 +393,42 @@ fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>) -> Found {
     if before.size() >= SMALLEST_INDEXED && identity()? == before {
         index::save(path, &before, &scanned);
     }
-    Ok((scanned, stamp))
+    Ok((scanned, stamp, false))
+}
+
+/// Whether a file holds what an index says of it, as far as some samples show. Which they are is
+/// not for whoever wrote the index to know.
+fn is_of(file: &File, path: &Path, part: &Part, scanner: &Scanner<'_>) -> bool {
+    use std::hash::BuildHasher;
+    let samples = part.names.len();
+    let peek = |at: u64, length: u64| {
+        let mut bytes = buffer::zeroed(length.min(LONGEST_PEEK)).ok()?;
+        file.read_exact_at(&mut bytes, at).ok()?;
+        (bytes.len() as u64 == length).then_some(bytes)
+    };
+    let draws = std::hash::RandomState::new();
+    let drawn = (0..COMPARED).map(|number| draws.hash_one(number) % samples.max(1));
+    let ends = [0, samples.saturating_sub(1)];
+    // Of a small file all are compared.
+    let some: Vec<u64> = match samples <= COMPARED {
+        true => (0..samples).collect(),
+        false => ends.into_iter().chain(drawn).collect(),
+    };
+    part.columns.iter().all(|column| {
+        let claim = |at: &u64| Claim { path, part, column, at: *at as usize };
+        some.iter().all(|at| (scanner.check)(&peek, &claim(at)).is_some())
+    })
+}
+
+/// Whether the places of a column follow each other, as they do where samples are found one after
+/// the other: then no sample has the place of another.
+pub(super) fn is_in_order(places: &[Place]) -> bool {
+    let mut end = 0;
+    places.iter().filter(|place| **place != ABSENT && place[1] > 0).all(|[start, length]| {
+        let follows = *start >= end;
+        end = start.saturating_add(*length);
+        follows
+    })
 }
 
 impl Source for Spans {
@@ -314,6 +443,11 @@ impl Source for Spans {
     fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault> {
         let (shard, at) = self.place(index);
         let column = self.column(shard, at, field)?;
+        let Shard { indexed, compared, .. } = &self.shards[shard];
+        // A number that only an index said so far.
+        if column.values.len() > 0 && indexed.is_some() && !compared.load(Ordering::Acquire) {
+            self.unpack(shard)?;
+        }
         match &column.values {
             Values::Int(values) => return Ok(Value::Int(values[at])),
             Values::Float(values) => return Ok(Value::Float(values[at])),
@@ -347,9 +481,17 @@ impl Source for Spans {
             // Inside the block: it was compared when the set was opened.
             return decode(block.get(start..start + length).unwrap_or_default());
         }
+        // What a file declares may be a hole in it.
+        if place[1] > self.cache.limit() {
+            return Err(Fault::TooLarge(format!(
+                "has {} bytes, more than memory allows",
+                place[1]
+            )));
+        }
         let file = self.file(number)?;
         let mut bytes = SCRATCH.take();
-        bytes.resize(place[1] as usize, 0);
+        bytes.clear();
+        buffer::extend_zeroed(&mut bytes, place[1])?;
         let outcome = match file.read_exact_at(&mut bytes, place[0]) {
             Ok(()) => decode(&bytes),
             Err(error) => Err(Fault::Io(error)),
@@ -400,5 +542,13 @@ impl Source for Spans {
 
     fn name(&self) -> String {
         self.what.clone()
+    }
+
+    fn held(&self) -> u64 {
+        let shard = |shard: &Shard| {
+            let columns = shard.columns.iter().flatten().map(Column::held);
+            shard.names.held() + columns.sum::<u64>()
+        };
+        self.shards.iter().map(shard).sum()
     }
 }

@@ -12,17 +12,27 @@ use arrow_array::ArrayRef;
 use arrow_schema::SchemaRef;
 
 use super::choice::{Chosen, choose};
-use super::columns::{Sort, append_rows, write_row};
+use super::columns::{Sort, write_row};
+use super::kept::{Folding, KeptColumn, RowRoom};
 use super::{BlockCache, Blocks, Opening, Source};
+use crate::buffer;
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, Room, Value};
 use crate::spec::FieldChoice;
+use crate::spec::read::{show_bytes, show_count};
 
-/// Columns that take less than this in all are decoded at once and kept.
+/// Columns that take less than this in all are decoded at once and kept. It does not follow the
+/// memory that is given, since samples of kept columns are shuffled without blocks.
 const HELD: u64 = 64 << 20;
+/// A column is kept up to this, if it turns out to be larger.
+const HELD_AT_MOST: u64 = 2 * HELD;
+/// What may be decoded at once however little memory is given.
+const SMALL_BLOCK: u64 = 64 << 20;
 /// So many rows tell whether bytes are images.
 const LOOK: u64 = 4;
+/// Bytes that a value's place takes.
+const PLACE: u64 = 12;
 /// The length that stands for a value that is not there.
 pub(super) const MISSING: u32 = u32::MAX;
 
@@ -46,6 +56,14 @@ pub(super) enum Places {
 }
 
 impl Places {
+    /// Bytes that it takes.
+    fn held(&self) -> u64 {
+        match self {
+            Places::Each { begins, lengths } => 8 * begins.len() as u64 + 4 * lengths.len() as u64,
+            Places::Runs { runs, .. } => 16 * runs.len() as u64,
+        }
+    }
+
     /// The place of `row`, if it has a value.
     fn get(&self, row: u64) -> Option<(u64, u64)> {
         match self {
@@ -89,46 +107,33 @@ pub(super) trait Files: Send + Sync {
     /// Bytes that a column takes when it is decoded, or `None` if that cannot be said.
     fn size(&self, file: usize, column: usize) -> Option<u64>;
 
-    /// Where a column's values lie, if they lie plainly in the file.
-    fn places(&self, file: usize, column: usize, sort: &Sort) -> Result<Option<Arc<Places>>>;
+    /// Where the values of these columns lie, of those that lie plainly in the file. Places take
+    /// from `room`.
+    fn places(
+        &self,
+        file: usize,
+        columns: &[(usize, &Sort)],
+        room: &mut u64,
+    ) -> Result<Vec<Option<Arc<Places>>>>;
 
     /// How the rows of a file are decoded if these columns are wanted, in units of about `limit`
-    /// bytes at most.
-    fn units(&self, file: usize, columns: &[usize], limit: u64) -> Result<Vec<Unit>>;
+    /// bytes at most; so many units as `most` says at most.
+    fn units(&self, file: usize, columns: &[usize], limit: u64, most: u64) -> Result<Vec<Unit>>;
 
-    /// Decodes these columns of a unit.
-    fn decode(&self, unit: &Unit, columns: &[usize]) -> Result<Vec<ArrayRef>, Fault>;
-}
+    /// Bytes that decoding these columns of a unit takes, as far as the file says it without being
+    /// decoded.
+    fn need(&self, unit: &Unit, columns: &[usize]) -> Result<u64, Fault>;
 
-/// A column that was decoded when the table was opened.
-struct Kept {
-    bytes: Vec<u8>,
-    /// Where each value ends, if they are of several lengths.
-    ends: Option<Vec<u64>>,
-    /// Bytes of a value otherwise.
-    width: usize,
-    /// Rows without a value, rising.
-    missing: Vec<u64>,
-}
+    /// Decodes these columns of a unit. What takes more than `most` bytes is refused, if it must
+    /// be while it is decoded.
+    fn decode(&self, unit: &Unit, columns: &[usize], most: u64) -> Result<Vec<ArrayRef>, Fault>;
 
-impl Kept {
-    fn get(&self, row: u64) -> Option<&[u8]> {
-        if self.missing.binary_search(&row).is_ok() {
-            return None;
-        }
-        let row = row as usize;
-        match &self.ends {
-            Some(ends) => {
-                let begin = if row == 0 { 0 } else { *ends.get(row - 1)? };
-                self.bytes.get(begin as usize..*ends.get(row)? as usize)
-            }
-            None => self.bytes.get(row * self.width..(row + 1) * self.width),
-        }
-    }
+    /// Bytes that are kept of a file.
+    fn held(&self) -> u64;
 }
 
 enum Stored {
-    Kept(Kept),
+    Kept(KeptColumn),
     /// For each file the places, or `None` where blocks have to be decoded.
     Placed(Vec<Option<Arc<Places>>>),
 }
@@ -157,18 +162,8 @@ pub(super) struct Table {
     units: Vec<Unit>,
     blocks: Option<Blocks>,
     cache: BlockCache<Vec<ArrayRef>>,
-}
-
-/// A [`Room`] in memory.
-pub(super) struct Memory(pub Vec<u8>);
-
-impl Room for Memory {
-    fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
-        let begin = self.0.len();
-        let end = begin + bytes as usize;
-        self.0.resize(end, 0);
-        Ok(&mut self.0[begin..])
-    }
+    /// What decoding a block may take.
+    largest_block: u64,
 }
 
 impl Table {
@@ -189,12 +184,18 @@ impl Table {
             units: Vec::new(),
             blocks: None,
             cache: BlockCache::new(with.block_memory),
+            largest_block: with.block_memory.max(SMALL_BLOCK),
             files,
         };
         let mut schemas = Vec::new();
         for (path, rows, schema) in table.files.list() {
             table.paths.push(path.to_owned());
-            table.ends.push(table.ends.last().unwrap_or(&0) + rows);
+            let rows = table.ends.last().unwrap_or(&0).checked_add(rows);
+            let too_many = || Error::Source {
+                what: path.display().to_string(),
+                problem: "has more rows than can be counted".to_owned(),
+            };
+            table.ends.push(rows.ok_or_else(too_many)?);
             schemas.push(schema);
         }
         let chosen = choose(&table.what, &table.paths, &schemas, fields)?;
@@ -225,6 +226,7 @@ impl Table {
         let mut left = HELD;
         let mut stored: Vec<Option<Stored>> = Vec::new();
         let mut keep: Vec<usize> = Vec::new();
+        let mut place: Vec<usize> = Vec::new();
         for (at, column) in chosen.iter().enumerate() {
             if let Some(size) = small(column, left).filter(|_| column.is_scalar()) {
                 left -= size;
@@ -232,10 +234,20 @@ impl Table {
                 stored.push(None);
                 continue;
             }
-            let places = (0..files)
-                .map(|file| self.files.places(file, column.numbers[file], &column.sort))
-                .collect::<Result<Vec<_>>>()?;
-            stored.push(Some(Stored::Placed(places)));
+            place.push(at);
+            stored.push(Some(Stored::Placed(Vec::new())));
+        }
+        // The places of all columns and files share what memory leaves.
+        let mut room = with.memory.max(SMALL_BLOCK).saturating_sub(self.files.held());
+        for file in 0..files {
+            let columns = place.iter().map(|at| (chosen[*at].numbers[file], &chosen[*at].sort));
+            let columns: Vec<(usize, &Sort)> = columns.collect();
+            let found = self.files.places(file, &columns, &mut room)?;
+            for (at, found) in place.iter().zip(found) {
+                if let Some(Stored::Placed(places)) = &mut stored[*at] {
+                    places.push(found);
+                }
+            }
         }
         let in_blocks = |stored: &Option<Stored>| match stored {
             Some(Stored::Placed(places)) => places.iter().any(Option::is_none),
@@ -251,7 +263,7 @@ impl Table {
             keep.extend(&texts);
             texts.iter().for_each(|at| stored[*at] = None);
         }
-        let mut kept = self.keep(chosen, &keep)?;
+        let mut kept = self.keep(chosen, &keep, with)?;
         for (at, _) in keep.iter().zip(&kept).filter(|(_, kept)| kept.is_none()) {
             stored[*at] = Some(Stored::Placed(vec![None; files]));
         }
@@ -287,20 +299,19 @@ impl Table {
         let limit = (with.block_memory / 4).max(1 << 20);
         let mut ends = Vec::new();
         let mut row = 0;
+        let most = with.memory.max(SMALL_BLOCK) / size_of::<Unit>() as u64;
         for file in 0..self.paths.len() {
-            let units = self.files.units(file, &self.block_columns(file), limit)?;
+            let left = most.saturating_sub(self.units.len() as u64);
+            let units = self.files.units(file, &self.block_columns(file), limit, left)?;
             for unit in units.iter().filter(|unit| unit.rows > 0) {
-                if unit.bytes > with.block_memory.max(256 << 20) {
-                    return Err(Error::Source {
-                        what: self.paths[file].display().to_string(),
-                        problem: format!(
-                            "has blocks of {} MB, more than the {} MB that blocks may take: write it with smaller row groups or batches, or give more memory",
-                            unit.bytes >> 20,
-                            with.block_memory >> 20
-                        ),
-                    });
+                if unit.bytes > self.largest_block {
+                    let fault = too_large(unit.bytes, self.largest_block);
+                    return Err(self.bad(file, fault));
                 }
                 row += unit.rows;
+                let grown =
+                    buffer::grow(&mut ends, 1).and_then(|()| buffer::grow(&mut self.units, 1));
+                grown.map_err(|fault| self.bad(file, fault))?;
                 ends.push(row);
                 self.units.push(*unit);
             }
@@ -318,44 +329,91 @@ impl Table {
         in_block.map(|column| column.numbers[file]).collect()
     }
 
+    /// What is wrong with a file.
+    fn bad(&self, file: usize, fault: Fault) -> Error {
+        let what = self.paths[file].display().to_string();
+        Error::Source { what, problem: fault.to_string() }
+    }
+
     /// Decodes small columns as a whole; those that turn out to be large are `None`.
-    fn keep(&self, chosen: &[Chosen], keep: &[usize]) -> Result<Vec<Option<Kept>>> {
-        let mut all: Vec<Option<Kept>> = Vec::new();
+    fn keep(
+        &self,
+        chosen: &[Chosen],
+        keep: &[usize],
+        with: &Opening<'_>,
+    ) -> Result<Vec<Option<KeptColumn>>> {
+        let rows = self.ends.last().copied().unwrap_or(0);
+        let most = with.memory.max(SMALL_BLOCK);
+        let mut all = Vec::new();
+        let mut least = 0;
         for at in keep {
-            let width = match chosen[*at].sort.kind() {
-                FieldKind::Array { dtype, shape } => {
-                    Some(shape.iter().fold(dtype.size(), |size, axis| size.saturating_mul(*axis)))
-                }
-                _ => None,
-            };
-            let ends = width.is_none().then(Vec::new);
-            let width = width.unwrap_or(0);
-            all.push(Some(Kept { bytes: Vec::new(), ends, width, missing: Vec::new() }));
+            let sort = &chosen[*at].sort;
+            let bytes = KeptColumn::least(sort, rows);
+            if bytes > HELD_AT_MOST {
+                all.push(None);
+                continue;
+            }
+            least += bytes;
+            if least > most {
+                return Err(Error::Memory(format!(
+                    "{} has columns that take {} at least, memory is {}: raise memory, or choose fewer columns with fields",
+                    self.what,
+                    show_bytes(least),
+                    show_bytes(with.memory)
+                )));
+            }
+            let column =
+                KeptColumn::new(sort, rows).map_err(|fault| self.problem(fault.to_string()))?;
+            all.push(Some((column, Folding::default())));
         }
-        let mut row = 0;
-        for file in 0..if keep.is_empty() { 0 } else { self.paths.len() } {
+        for file in 0..self.paths.len() {
+            let bad = |fault: Fault| self.bad(file, fault);
             let columns: Vec<usize> = keep.iter().map(|at| chosen[*at].numbers[file]).collect();
-            let bad = |fault: Fault| Error::Source {
-                what: self.paths[file].display().to_string(),
-                problem: fault.to_string(),
-            };
-            for unit in self.files.units(file, &columns, HELD / 4)? {
-                let arrays = self.files.decode(&unit, &columns).map_err(bad)?;
-                for ((array, kept), at) in arrays.iter().zip(&mut all).zip(keep) {
-                    let Some(Kept { bytes, ends, width, missing }) = kept else { continue };
-                    let sort = &chosen[*at].sort;
-                    append_rows(&**array, sort, *width, bytes, ends.as_mut(), &mut |at| {
-                        missing.push(row + at)
-                    })
-                    .map_err(bad)?;
-                    if bytes.len() as u64 > 2 * HELD {
-                        *kept = None;
-                    }
+            if keep.is_empty() {
+                break;
+            }
+            let units = most / size_of::<Unit>() as u64;
+            for unit in self.files.units(file, &columns, HELD / 4, units)? {
+                let mut left: Vec<_> =
+                    all.iter_mut().zip(keep).filter(|(column, _)| column.is_some()).collect();
+                if left.is_empty() {
+                    break;
                 }
-                row += unit.rows;
+                let held =
+                    left.iter().flat_map(|(column, _)| &**column).map(|(kept, _)| kept.held());
+                let room = most.saturating_sub(held.sum());
+                let columns: Vec<usize> =
+                    left.iter().map(|(_, at)| chosen[**at].numbers[file]).collect();
+                let need = self.files.need(&unit, &columns).map_err(bad)?;
+                if need > room {
+                    return Err(bad(too_large(need, room)));
+                }
+                let arrays = self.files.decode(&unit, &columns, room).map_err(bad)?;
+                let held = |column: &Option<(KeptColumn, Folding)>| {
+                    column.as_ref().map_or(0, |(kept, _)| kept.held())
+                };
+                let mut all: u64 = left.iter().map(|(column, _)| held(column)).sum();
+                for (array, (column, at)) in arrays.iter().zip(&mut left) {
+                    all -= held(column);
+                    let Some((kept, folding)) = column else { continue };
+                    let sort = &chosen[**at].sort;
+                    // Whether it is kept does not depend on the memory; whether there is room does.
+                    let room = most.saturating_sub(all);
+                    if !kept.append(&**array, sort, folding, HELD_AT_MOST, room).map_err(bad)? {
+                        **column = None;
+                    }
+                    all += held(column);
+                }
             }
         }
-        Ok(all)
+        Ok(all
+            .into_iter()
+            .map(|column| {
+                let (mut kept, _) = column?;
+                kept.settle();
+                Some(kept)
+            })
+            .collect())
     }
 
     /// Which columns of bytes are images, where nothing is said.
@@ -385,12 +443,28 @@ impl Table {
             }
             Value::Bytes(bytes) => Ok(bytes.to_owned()),
             Value::Made => {
-                let mut room = Memory(Vec::new());
+                let mut room = RowRoom::default();
                 self.read(row, field, &mut room)?;
                 Ok(room.0)
             }
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// Block `number`, which takes what its pages say rather than what the file says of it.
+    fn decode(&self, number: u64, unit: &Unit) -> Result<Arc<Vec<ArrayRef>>, Fault> {
+        let columns = self.block_columns(unit.file);
+        let need = self.files.need(unit, &columns)?;
+        if need > self.largest_block {
+            return Err(too_large(need, self.largest_block));
+        }
+        let expected = need.max(unit.bytes);
+        self.cache.get(number, expected, || {
+            let arrays = self.files.decode(unit, &columns, self.largest_block)?;
+            let bytes = arrays.iter().map(|array| array.get_array_memory_size() as u64).sum();
+            // Arrays that share memory count it each.
+            Ok((arrays, expected.min(bytes)))
+        })
     }
 
     /// The file that holds a row, and the row in it.
@@ -469,14 +543,12 @@ impl Source for Table {
         let number = blocks.ends.partition_point(|end| *end <= index);
         let unit = self.units.get(number).ok_or_else(|| self.missing(index, field))?;
         let before = if number == 0 { 0 } else { blocks.ends[number - 1] };
-        let arrays = self
-            .cache
-            .get(number as u64, || {
-                let arrays = self.files.decode(unit, &self.block_columns(unit.file))?;
-                let bytes = arrays.iter().map(|array| array.get_array_memory_size() as u64).sum();
-                Ok((arrays, bytes))
-            })
-            .map_err(|fault| self.about(index, field, fault))?;
+        let arrays = match self.cache.kept(number as u64) {
+            Some(arrays) => arrays,
+            None => {
+                self.decode(number as u64, unit).map_err(|fault| self.about(index, field, fault))?
+            }
+        };
         let array = arrays.get(at).ok_or_else(|| self.missing(index, field))?;
         write_row(&**array, (index - before) as usize, &column.sort, room)
             .map_err(|fault| self.about(index, field, fault))
@@ -500,7 +572,7 @@ impl Source for Table {
         let text = format!("{names:?} {:?} {:?} {:?}", self.ends, self.fields, self.classes);
         let start = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
         self.columns.iter().fold(start, |hash, column| match &column.stored {
-            Stored::Kept(kept) => xxhash_rust::xxh3::xxh3_64_with_seed(&kept.bytes, hash),
+            Stored::Kept(kept) => kept.fingerprint(hash),
             Stored::Placed(_) => hash,
         })
     }
@@ -508,4 +580,37 @@ impl Source for Table {
     fn name(&self) -> String {
         self.what.clone()
     }
+
+    fn held(&self) -> u64 {
+        let columns = self.columns.iter().map(|column| match &column.stored {
+            Stored::Kept(kept) => kept.held(),
+            Stored::Placed(parts) => parts.iter().flatten().map(|places| places.held()).sum(),
+        });
+        let units = (self.units.len() * size_of::<Unit>()) as u64;
+        columns.sum::<u64>() + units + self.files.held()
+    }
+}
+
+/// Takes the places of a column of `rows` rows from `room`.
+pub(super) fn take_places(path: &Path, rows: u64, room: &mut u64) -> Result<()> {
+    let bytes = rows.saturating_mul(PLACE);
+    *room = room.checked_sub(bytes).ok_or_else(|| {
+        Error::Memory(format!(
+            "{} has {} rows, whose places take {} in a column, memory leaves {}: raise memory, or choose fewer columns with fields",
+            path.display(),
+            show_count(rows),
+            show_bytes(bytes),
+            show_bytes(*room)
+        ))
+    })?;
+    Ok(())
+}
+
+/// The fault of a block that takes more than there is room for.
+fn too_large(need: u64, most: u64) -> Fault {
+    Fault::TooLarge(format!(
+        "has blocks of rows that take {} to decode, of which {} may be taken: give more memory, or write it with smaller row groups or batches",
+        show_bytes(need),
+        show_bytes(most)
+    ))
 }

@@ -8,10 +8,11 @@ use std::io::BufReader;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::Source;
 use super::array_rows::Files;
 use super::rows::Lines;
 use super::text_cells::{Cell, Seen, number_in, single_in, truth_in, whole_in, write};
+use super::{Opening, Source};
+use crate::buffer;
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Room, Value};
@@ -60,8 +61,8 @@ struct Column {
     /// Its number in a row.
     number: usize,
     stored: Stored,
-    /// Rows without a value, rising.
-    missing: Vec<u64>,
+    /// A bit for each row without a value, up to the last of those.
+    missing: Vec<u8>,
 }
 
 /// Rows of text in many files.
@@ -87,6 +88,7 @@ impl TextTable {
         what: &Path,
         paths: Vec<PathBuf>,
         chosen: &[FieldChoice],
+        with: &Opening<'_>,
     ) -> Result<TextTable> {
         let mut table = TextTable {
             rows,
@@ -120,6 +122,11 @@ impl TextTable {
             return Err(table.problem("has no rows"));
         }
         table.choose(&seen, chosen)?;
+        // All is known before anything is kept: a row may leave most of its columns out.
+        let each = table.columns.iter().map(Column::width).sum::<u64>();
+        let places = if table.is_in_rows() { size_of::<(u64, u32)>() as u64 } else { 0 };
+        let held = count.saturating_mul(each.saturating_add(places));
+        with.check_held(what, held, (1, 1))?;
         table.take()?;
         if !table.places.is_empty() {
             for path in &table.paths {
@@ -218,13 +225,21 @@ impl TextTable {
 
     /// Takes the numbers, and the places of the rows if they are needed.
     fn take(&mut self) -> Result<()> {
-        let in_rows = self.columns.iter().any(|column| matches!(column.stored, Stored::InRow));
+        let in_rows = self.is_in_rows();
+        let count = self.ends.last().copied().unwrap_or(0);
         let mut columns = std::mem::take(&mut self.columns);
         let mut by_number: Vec<Vec<usize>> = vec![Vec::new(); self.names.len()];
         for (at, column) in columns.iter().enumerate() {
             by_number[column.number].push(at);
         }
         let mut places = Vec::new();
+        let refused = |fault: Fault| self.problem(fault.to_string());
+        if in_rows {
+            buffer::reserve(&mut places, count).map_err(refused)?;
+        }
+        for column in &mut columns {
+            column.reserve(count).map_err(refused)?;
+        }
         let mut row = 0;
         for path in &self.paths {
             let mut names = self.names.clone();
@@ -257,6 +272,11 @@ impl TextTable {
         }
     }
 
+    /// Whether some column is read from its row each time.
+    fn is_in_rows(&self) -> bool {
+        self.columns.iter().any(|column| matches!(column.stored, Stored::InRow))
+    }
+
     fn missing(&self, index: u64, field: usize) -> Fault {
         let name = &self.names[self.columns[field].number];
         Fault::Unsupported(format!("row {index} has no value in column {name:?}"))
@@ -278,7 +298,35 @@ impl Column {
             Stored::InRow => true,
         };
         if !there {
-            self.missing.push(row);
+            let byte = (row / 8) as usize;
+            if byte >= self.missing.len() {
+                self.missing.resize(byte + 1, 0);
+            }
+            self.missing[byte] |= 1 << (row % 8);
+        }
+    }
+
+    fn lacks(&self, row: u64) -> bool {
+        self.missing.get((row / 8) as usize).is_some_and(|byte| byte >> (row % 8) & 1 == 1)
+    }
+
+    /// Bytes that are kept of a row, its bit among those that are missing included.
+    fn width(&self) -> u64 {
+        match &self.stored {
+            Stored::Whole(_) | Stored::Wide(_) => 9,
+            Stored::Number(_) => 5,
+            Stored::Truth(_) => 2,
+            Stored::InRow => 0,
+        }
+    }
+
+    fn reserve(&mut self, rows: u64) -> Result<(), Fault> {
+        match &mut self.stored {
+            Stored::Whole(values) => buffer::reserve(values, rows),
+            Stored::Number(values) => buffer::reserve(values, rows),
+            Stored::Wide(values) => buffer::reserve(values, rows),
+            Stored::Truth(values) => buffer::reserve(values, rows),
+            Stored::InRow => Ok(()),
         }
     }
 }
@@ -294,7 +342,7 @@ impl Source for TextTable {
 
     fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault> {
         let column = &self.columns[field];
-        if column.missing.binary_search(&index).is_ok() {
+        if column.lacks(index) {
             return Err(self.missing(index, field));
         }
         let at = index as usize;
@@ -311,7 +359,7 @@ impl Source for TextTable {
         let file = self.ends.partition_point(|end| *end <= index);
         let place = self.places.get(index as usize);
         let (begin, length) = place.ok_or_else(|| self.missing(index, field))?;
-        let mut row = vec![0; *length as usize];
+        let mut row = buffer::zeroed(u64::from(*length))?;
         self.files.read(file as u32, *begin, &mut row)?;
         let (kind, number) = (&self.fields[field].kind, self.columns[field].number);
         let mut found = false;
@@ -350,18 +398,24 @@ impl Source for TextTable {
     fn name(&self) -> String {
         self.what.clone()
     }
+
+    fn held(&self) -> u64 {
+        let columns = self.columns.iter().map(Column::width).sum::<u64>();
+        let places = (self.places.len() * size_of::<(u64, u32)>()) as u64;
+        self.len().saturating_mul(columns) + places
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::npy::tests::{Folder, bytes};
+    use crate::source::npy::tests::{Folder, OPENING, bytes};
     use crate::source::{csv, jsonl};
 
     fn kinds(path: &Path) -> std::result::Result<Vec<FieldKind>, String> {
         let table = match path.extension().is_some_and(|ending| ending == "jsonl") {
-            true => jsonl::open(path, &[]),
-            false => csv::open(path, &[]),
+            true => jsonl::open(path, &[], &OPENING),
+            false => csv::open(path, &[], &OPENING),
         };
         let table = table.map_err(|error| error.to_string())?;
         Ok(table.fields().iter().map(|field| field.kind.clone()).collect())
@@ -375,14 +429,14 @@ mod tests {
         let scalar = |dtypes: [DType; 6]| dtypes.map(FieldKind::scalar).to_vec();
         let (f, d) = (DType::F32, DType::F64);
         assert_eq!(kinds(&path).unwrap(), scalar([f, d, d, d, f, f]));
-        let table = csv::open(&path, &[]).unwrap();
+        let table = csv::open(&path, &[], &OPENING).unwrap();
         assert_eq!(bytes(&table, 1, 1).unwrap(), 16_777_217f64.to_ne_bytes());
         assert_eq!(bytes(&table, 0, 2).unwrap(), 1e300f64.to_ne_bytes());
         let text = b"{\"a\": 0.5, \"b\": 1, \"c\": [1, 0.5]}\n{\"a\": 16777217, \"b\": 18446744073709551615, \"c\": [16777217, 2]}\n";
         let path = folder.write("a.jsonl", text);
         let list = FieldKind::Array { dtype: d, shape: vec![2] };
         assert_eq!(kinds(&path).unwrap(), [FieldKind::scalar(d), FieldKind::scalar(d), list]);
-        let table = jsonl::open(&path, &[]).unwrap();
+        let table = jsonl::open(&path, &[], &OPENING).unwrap();
         let mut list = 16_777_217f64.to_ne_bytes().to_vec();
         list.extend(2f64.to_ne_bytes());
         assert_eq!(bytes(&table, 1, 2).unwrap(), list);
@@ -402,7 +456,7 @@ mod tests {
         for number in 0..300 {
             folder.write(&format!("{number:03}.csv"), format!("a\nx{number}\n").as_bytes());
         }
-        let table = csv::open(&folder.0, &[]).unwrap();
+        let table = csv::open(&folder.0, &[], &OPENING).unwrap();
         for number in 0..300 {
             assert_eq!(bytes(&table, number, 0).unwrap(), format!("x{number}").as_bytes());
         }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::handles;
 
 fn failed(path: &Path, source: std::io::Error) -> Error {
     Error::Io { what: "cannot list", path: path.to_owned(), source }
@@ -13,7 +14,7 @@ fn failed(path: &Path, source: std::io::Error) -> Error {
 
 fn entries(path: &Path) -> Result<Vec<(DirEntry, FileType)>> {
     let mut listed = Vec::new();
-    for entry in fs::read_dir(path).map_err(|e| failed(path, e))? {
+    for entry in handles::retrying(|| fs::read_dir(path)).map_err(|e| failed(path, e))? {
         let entry = entry.map_err(|e| failed(path, e))?;
         let kind = entry.file_type().map_err(|e| failed(path, e))?;
         listed.push((entry, kind));
@@ -56,7 +57,11 @@ pub(super) fn subfolders(path: &Path) -> Result<Vec<PathBuf>> {
 
 /// All images at any depth below `top`: folders sorted by their path, then files by name, both
 /// as bytes. That is the order of `sorted(os.walk(top, followlinks=True))`, so of ImageFolder.
-pub(super) fn images(top: &Path, extensions: &[&str], found: &mut dyn FnMut(&Path)) -> Result<()> {
+pub(super) fn images(
+    top: &Path,
+    extensions: &[&str],
+    found: &mut dyn FnMut(&Path) -> Result<()>,
+) -> Result<()> {
     let mut walk = Walk::default();
     walk.add(top, false)?;
     let mut folders = walk.found;
@@ -74,7 +79,7 @@ pub(super) fn images(top: &Path, extensions: &[&str], found: &mut dyn FnMut(&Pat
             .filter(|path| is_image(path, extensions))
             .collect();
         files.sort();
-        files.iter().for_each(|file| found(file));
+        files.iter().try_for_each(|file| found(file))?;
     }
     Ok(())
 }

@@ -3,15 +3,23 @@
 //! Read by hand, because members are read later, at their places and by many threads: a scan notes
 //! where each lies, how long it will be and its checksum. Nothing is unpacked to disk.
 
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
-use super::encoding::{Encoding, packed};
+use super::encoding::{Encoding, LARGEST_MEMBER, packed};
 use super::input::{Compression, Input};
-use super::part::{Column, Content, Part, Values};
-use super::spans::{Scanner, Spans};
+use super::names::Names;
+use super::part::{ABSENT, Column, Content, Part, Values};
+use super::spans::{Claim, Peek, Scanner, Spans};
 use super::{Opening, shards, walk};
 use crate::error::Result;
 use crate::spec::FieldChoice;
+
+/// The columns' names.
+const IMAGE: &str = "image";
+const LABEL: &str = "label";
 
 /// What archives' names end in.
 const ENDINGS: [&str; 1] = [".zip"];
@@ -19,8 +27,14 @@ const ENDINGS: [&str; 1] = [".zip"];
 /// Opens archives.
 pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
     let files = shards::expand(path, &ENDINGS)?;
-    let scanner =
-        Scanner { format: "zip", version: 1, compression: |_| Compression::None, scan: &scan };
+    let scanner = Scanner {
+        format: "zip",
+        version: 1,
+        compression: |_| Compression::None,
+        scan: Arc::new(scan),
+        admit: &|_, part, _| admit(part),
+        check: &check,
+    };
     Spans::open(path, &scanner, files, fields, with)
 }
 
@@ -121,6 +135,8 @@ fn widen(extra: &[u8], numbers: [&mut u64; 3]) {
 /// Reads the list: members that are images.
 fn members(input: &mut Input<'_>, list: &Directory, with: &Opening<'_>) -> Result<Vec<Member>> {
     let mut found = Vec::new();
+    // A member, its place and its name, once more as its sample's.
+    let mut kept = 0;
     let mut at = list.start;
     while at < list.end {
         let head: [u8; 46] = match input.some(at, 46)?.try_into() {
@@ -157,15 +173,67 @@ fn members(input: &mut Input<'_>, list: &Directory, with: &Opening<'_>) -> Resul
         };
         let crc = u32_at(&head, 16) as u32;
         let whole = deflated || size == unpacked;
-        // Deflate makes at most 1032 bytes of one.
-        let honest = unpacked / 1032 <= size;
+        // Deflate makes at most 1032 bytes of one, and not even a bad writer doubles what it compresses.
+        let honest = unpacked / 1032 <= size && size <= unpacked.saturating_mul(2) + 1024;
         let extra = packed(unpacked, crc, deflated).filter(|_| whole && honest);
         let (Some(extra), Some(header)) = (extra, list.before.checked_add(offset)) else {
             return Err(input.problem(format!("declares {unpacked} bytes for {path:?}: damaged")));
         };
+        kept += 128 + 3 * name.len() as u64;
         found.push(Member { name, header, size, extra });
+        if found.len().is_multiple_of(1024) {
+            input.hold(kept)?;
+        }
     }
+    input.hold(kept)?;
     Ok(found)
+}
+
+/// Whether an index says nothing but images and their names. Labels and classes come from these.
+fn admit(part: &mut Part) -> Option<()> {
+    part.columns.retain(|column| column.name != LABEL);
+    let [column] = &part.columns[..] else { return None };
+    let sound = (&*column.name, &*column.field) == (IMAGE, IMAGE)
+        && !column.hidden
+        && column.content == Content::Image
+        && column.encoding == Encoding::Deflate
+        && column.values.len() == 0
+        && !column.places.contains(&ABSENT);
+    sound.then(|| add_labels(part))
+}
+
+/// Compares a member with its own header, which stands before it.
+fn check(peek: &Peek<'_>, claim: &Claim<'_>) -> Option<()> {
+    // Labels were made of the names.
+    if claim.column.name == LABEL {
+        return Some(());
+    }
+    let [start, size] = claim.place()?;
+    let said = *claim.column.extra.get(claim.at)?;
+    let name = claim.name();
+    let least = 30 + name.len() as u64;
+    // What stands between the name and the bytes is up to 64 kB long, and usually nothing.
+    let extra = [0, 28, 20, 36].into_iter().chain(0..1 << 10);
+    let fits = |extra: u64| {
+        let head = peek(start.checked_sub(least + extra)?, least)?;
+        let found = head.starts_with(b"PK\x03\x04")
+            && u16_at(&head, 28) == extra
+            && u16_at(&head, 26) == name.len() as u64
+            && head.get(30..)? == name;
+        found.then_some(head)
+    };
+    let head = extra.into_iter().find_map(fits)?;
+    let deflated = u16_at(&head, 8) == 8;
+    // Checksum and lengths stand behind the bytes if they were not known before, and in the extra
+    // field if they are large.
+    let later = u16_at(&head, 6) & 8 != 0;
+    let (crc, stored, unpacked) = (u32_at(&head, 14), u32_at(&head, 18), u32_at(&head, 22));
+    let small = |number: u64, said: u64| later || number == 0xffff_ffff || number == said;
+    let same = (said & 1 << 31 != 0) == deflated
+        && (later || crc == said >> 32)
+        && small(stored, size)
+        && small(unpacked, said & LARGEST_MEMBER);
+    same.then_some(())
 }
 
 /// The folder of a name, and the rest.
@@ -175,22 +243,56 @@ fn split(name: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// How many bytes of all names are folders around those of the classes.
-fn wrapping(members: &[Member]) -> usize {
+fn wrapping(names: &Names) -> usize {
+    let all = || (0..names.len()).map(|at| names.get(at).as_os_str().as_bytes());
+    let Some(first) = all().next() else { return 0 };
     let mut common = 0;
     loop {
-        let inner = |member: &Member| member.name[common..].to_vec();
-        let Some(first) = members.first().map(inner) else { return 0 };
-        let Some(slash) = first.iter().position(|byte| *byte == b'/') else { return common };
-        let folder = &first[..=slash];
-        let wraps = members.iter().all(|member| {
-            let name = &member.name[common..];
-            name.starts_with(folder) && name[folder.len()..].contains(&b'/')
+        let Some(slash) = first[common..].iter().position(|byte| *byte == b'/') else {
+            return common;
+        };
+        let folder = &first[common..=common + slash];
+        let wraps = all().all(|name| {
+            let inner = name[common..].strip_prefix(folder);
+            inner.is_some_and(|inner| inner.contains(&b'/'))
         });
         if !wraps {
             return common;
         }
         common += folder.len();
     }
+}
+
+/// Adds the labels that the names of folders are, if every image lies in one.
+fn add_labels(part: &mut Part) {
+    let common = wrapping(&part.names);
+    let folder = |at: u64| {
+        let name = &part.names.get(at).as_os_str().as_bytes()[common..];
+        // An image beside the folders makes the archive a flat one.
+        name.iter().position(|byte| *byte == b'/').map(|slash| &name[..slash])
+    };
+    let mut numbers: HashMap<&[u8], usize> = HashMap::new();
+    let mut classes: Vec<String> = Vec::new();
+    for at in 0..part.names.len() {
+        let Some(folder) = folder(at) else { return };
+        numbers.entry(folder).or_insert_with(|| {
+            classes.push(String::from_utf8_lossy(folder).into_owned());
+            classes.len() - 1
+        });
+    }
+    if classes.is_empty() {
+        return;
+    }
+    let mut sorted = classes.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let number = |name: &String| sorted.binary_search(name).unwrap_or(0) as i64;
+    let ranks: Vec<i64> = classes.iter().map(number).collect();
+    let label_of = |at| folder(at).and_then(|folder| numbers.get(folder)).map_or(0, |n| ranks[*n]);
+    let mut label = Column::new(LABEL, Content::Number);
+    label.values = Values::Int((0..part.names.len()).map(label_of).collect());
+    part.columns.push(label);
+    part.classes = sorted;
 }
 
 fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
@@ -202,16 +304,8 @@ fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
         let name = String::from_utf8_lossy(&pair[0].name).into_owned();
         return Err(input.problem(format!("holds {name:?} twice")));
     }
-    let common = wrapping(&members);
-    let class = |member: &Member| {
-        let name = &member.name[common..];
-        let slash = name.iter().position(|byte| *byte == b'/')?;
-        Some(String::from_utf8_lossy(&name[..slash]).into_owned())
-    };
-    // An image beside the folders makes the archive a flat one.
-    let classes: Option<Vec<String>> = members.iter().map(class).collect();
     let mut part = Part::default();
-    let mut image = Column::new("image", Content::Image);
+    let mut image = Column::new(IMAGE, Content::Image);
     image.encoding = Encoding::Deflate;
     for member in &members {
         let head = input.bytes(member.header, 30)?;
@@ -225,15 +319,7 @@ fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
         part.names.push(&member.name);
     }
     part.columns.push(image);
-    if let Some(labels) = classes.filter(|classes| !classes.is_empty()) {
-        part.classes = labels.clone();
-        part.classes.sort_unstable();
-        part.classes.dedup();
-        let number = |name: &String| part.classes.binary_search(name).unwrap_or(0) as i64;
-        let mut label = Column::new("label", Content::Number);
-        label.values = Values::Int(labels.iter().map(number).collect());
-        part.columns.push(label);
-    }
+    add_labels(&mut part);
     Ok(part)
 }
 
@@ -249,8 +335,12 @@ mod tests {
     use crate::sample::{Grown, Value};
     use crate::source::Source;
 
-    const WITH: Opening<'static> =
-        Opening { image_extensions: &["jpg", "png"], block_memory: 1 << 20, is_image: |_| false };
+    const WITH: Opening<'static> = Opening {
+        image_extensions: &["jpg", "png"],
+        block_memory: 1 << 20,
+        memory: 1 << 30,
+        is_image: |_| false,
+    };
 
     fn archive(files: &[(&str, &[u8])], method: CompressionMethod, large: bool) -> Vec<u8> {
         let mut writer = ZipWriter::new(std::io::Cursor::new(Vec::new()));

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{SourceKind, SourceSpec, Spec};
 use crate::error::{Error, Result, SpecError};
+use crate::output_file;
 
 /// A list of a weight for each of a million samples is 20 MB; a larger file is something else.
 const LARGEST: u64 = 64 << 20;
@@ -102,15 +103,7 @@ impl Spec {
         let failed =
             |source| Error::Io { what: "cannot write the spec", path: path.to_owned(), source };
         let text = self.for_elsewhere_with(path, reasons)?;
-        // What is seen at the path is whole.
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(format!(".{}.partial", std::process::id()));
-        let partial = PathBuf::from(partial);
-        let written = std::fs::write(&partial, text).and_then(|()| std::fs::rename(&partial, path));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&partial);
-        }
-        written.map_err(failed)
+        output_file::replace(path, text.as_bytes()).map_err(failed)
     }
 }
 

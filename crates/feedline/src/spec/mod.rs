@@ -131,8 +131,10 @@ pub struct DecodeSpec {
     pub exif_orientation: bool,
     /// Larger images are refused before anything is allocated; `None` is Pillow's limit.
     pub max_pixels: Option<u64>,
-    /// Take what can be decoded of a truncated file.
+    /// Take what can be decoded of a truncated file, as Pillow's `LOAD_TRUNCATED_IMAGES`.
     pub allow_truncated: bool,
+    /// Take JPEGs whose data are all there and do not all decode, as Pillow does.
+    pub allow_damaged: bool,
     /// Never decode at a smaller size, even where little of the detail would be seen.
     pub exact: bool,
 }
@@ -256,6 +258,12 @@ impl Spec {
     pub fn from_value(value: Value) -> Result<Spec, SpecError> {
         let mut table = Table::new("", value)?;
         let default = Spec::default();
+        if table.is_null("seed") {
+            // Whoever writes it expects another order in each run: a 0 would be silently wrong.
+            return Err(table.error("seed", "is null").allowed(
+                "a whole number, at least 0; left out, it is 0; seed=None in Python draws one",
+            ));
+        }
         let last_batch = table.choice("last_batch", &LAST_BATCH)?;
         let drop_last = table.boolean("drop_last")?;
         let last_batch = match (last_batch, drop_last) {
@@ -411,6 +419,7 @@ fn read_decode(table: &mut Table) -> Result<DecodeSpec, SpecError> {
         exif_orientation: decode.boolean("exif_orientation")?.unwrap_or(false),
         max_pixels: decode.whole("max_pixels", 1)?,
         allow_truncated: decode.boolean("allow_truncated")?.unwrap_or(false),
+        allow_damaged: decode.boolean("allow_damaged")?.unwrap_or(false),
         exact: decode.boolean("exact")?.unwrap_or(false),
     };
     decode.finish()?;

@@ -57,6 +57,12 @@ impl Table {
         }
     }
 
+    /// Whether a key is there and null, which stands for "not given" elsewhere.
+    #[must_use]
+    pub fn is_null(&self, name: &str) -> bool {
+        self.entries.get(name).is_some_and(Value::is_null)
+    }
+
     /// The value of a key, unless absent or null.
     pub fn take(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);

@@ -35,6 +35,7 @@ impl Spec {
             "exif_orientation": self.decode.exif_orientation,
             "max_pixels": self.decode.max_pixels,
             "allow_truncated": self.decode.allow_truncated,
+            "allow_damaged": self.decode.allow_damaged,
             "exact": self.decode.exact,
         });
         put("batch_size", self.batch_size != default.batch_size, self.batch_size.into());

@@ -12,6 +12,8 @@ pub struct Cached {
     pub bytes: Box<[u8]>,
     /// Height, width and channels of pixels; zeros for encoded bytes.
     pub shape: [u32; 3],
+    /// Bytes that it took to read and decode it.
+    pub need: u64,
 }
 
 /// A place for each sample of a source.
@@ -44,7 +46,7 @@ impl Cache {
     }
 
     /// Keeps a copy if there is room; false if there is none.
-    pub fn put(&self, index: u64, bytes: &[u8], shape: [u32; 3]) -> bool {
+    pub fn put(&self, index: u64, bytes: &[u8], shape: [u32; 3], need: u64) -> bool {
         let Some(place) = self.places.get(index as usize) else { return false };
         // A second worker with the same sample waits for the first one's copy, so that it is not
         // counted twice for a moment.
@@ -54,7 +56,7 @@ impl Cache {
             let taken = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
                 used.checked_add(size).filter(|sum| *sum <= self.limit)
             });
-            taken.ok().map(|_| Cached { bytes: bytes.into(), shape })
+            taken.ok().map(|_| Cached { bytes: bytes.into(), shape, need })
         });
         kept.is_some()
     }
@@ -80,12 +82,14 @@ mod tests {
     fn the_limit_holds_and_the_first_stays() {
         let caches = Cache::sharing([3, 1].into_iter(), 10);
         let cache = &caches[0];
-        assert!(cache.put(0, b"123456", [0; 3]));
-        assert!(!cache.put(1, b"12345", [0; 3]));
-        assert!(cache.put(2, b"1234", [0; 3]));
-        assert!(cache.put(0, b"other", [0; 3]));
+        assert!(cache.put(0, b"123456", [0; 3], 0));
+        assert!(!cache.put(1, b"12345", [0; 3], 0));
+        assert!(cache.put(2, b"1234", [0; 3], 0));
+        assert!(cache.put(0, b"other", [0; 3], 0));
         assert_eq!((&*cache.get(0).unwrap().bytes, cache.used()), (&b"123456"[..], 10));
-        assert!(cache.get(1).is_none() && cache.get(99).is_none() && !cache.put(99, b"", [0; 3]));
-        assert!(!caches[1].put(0, b"1", [0; 3]), "the limit is shared");
+        assert!(
+            cache.get(1).is_none() && cache.get(99).is_none() && !cache.put(99, b"", [0; 3], 0)
+        );
+        assert!(!caches[1].put(0, b"1", [0; 3], 0), "the limit is shared");
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Hint, Store};
 use crate::error::Fault;
+use crate::handles;
 use crate::sample::{Location, Room};
 
 /// Files on this machine. One that fits into the room at hand takes three system calls: open,
@@ -19,6 +20,8 @@ pub struct Local;
 
 /// Linux reads at most 2 GB at once, so a short read above this need not be the end of the file.
 const AT_ONCE: usize = 1 << 30;
+
+const NOT_REGULAR: &str = "is not a regular file (a pipe, socket or device)";
 
 thread_local! {
     /// Joining root and name here spares an allocation for each sample.
@@ -38,7 +41,13 @@ pub(super) fn with_path<T>(location: &Location<'_>, work: impl FnOnce(&Path) -> 
 /// Opens a file for reading.
 pub(super) fn open_path(path: &Path) -> std::io::Result<File> {
     // Without O_NONBLOCK, a pipe in the place of an image would wait for a writer for ever.
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
+    handles::retrying(|| options.open(path)).map_err(|error| match error.raw_os_error() {
+        // A socket, and a device that is not there; the system's words are about addresses.
+        Some(libc::ENXIO) => std::io::Error::other(NOT_REGULAR),
+        _ => error,
+    })
 }
 
 fn open(location: &Location<'_>) -> std::io::Result<File> {
@@ -52,9 +61,7 @@ pub(super) fn size_of(file: &File) -> Result<u64, Fault> {
         return Err(Fault::Unsupported("is a folder, not a file".to_owned()));
     }
     if !metadata.is_file() {
-        return Err(Fault::Unsupported(
-            "is not a regular file (a pipe, socket or device)".to_owned(),
-        ));
+        return Err(Fault::Unsupported(NOT_REGULAR.to_owned()));
     }
     Ok(metadata.len())
 }
@@ -216,6 +223,9 @@ mod tests {
             assert!(read(&folder, lent).unwrap_err().contains("is a folder"));
             assert!(read(&pipe, lent).unwrap_err().contains("not a regular file"));
         }
+        let socket = folder.join("socket");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        assert!(read(&socket, 1000).unwrap_err().contains("not a regular file"));
         // Nor is anything taken out of a pipe that has something in it.
         let mut both = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
         both.write_all(b"hello").unwrap();

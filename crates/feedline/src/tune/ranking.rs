@@ -75,9 +75,13 @@ pub fn as_good(rate: &Interval, best: &Interval) -> bool {
 
 /// The places of the configurations, the best first; those without a result and those of which a
 /// run failed are left out. Of all that are as good as the fastest, the best needs the fewest
-/// workers, then the least memory.
+/// workers, then the least memory. Empty where an interrupt left one without a run: nobody knows
+/// whether that is the best.
 #[must_use]
 pub fn ranking(configurations: &[Configuration]) -> Vec<usize> {
+    if configurations.iter().any(Configuration::is_missing) {
+        return Vec::new();
+    }
     let mut places: Vec<(usize, Interval)> = configurations
         .iter()
         .enumerate()
@@ -139,7 +143,8 @@ pub(super) mod tests {
         let mut settings = serde_json::Map::new();
         settings.insert("num_workers".to_owned(), workers.into());
         let name = format!("workers={workers}");
-        Configuration { name, settings, summary: Summary::of(&runs), runs, error: None }
+        let summary = Summary::of(&runs);
+        Configuration { name, settings, summary, runs, ..Configuration::default() }
     }
 
     #[test]
@@ -178,6 +183,21 @@ pub(super) mod tests {
         list[1].error = Some("run 3 of 3 failed: out of luck".to_owned());
         assert_eq!(ranking(&list), [0]);
         assert!(equals(&list, &ranking(&list)).is_empty());
+    }
+
+    #[test]
+    fn a_comparison_that_was_interrupted_before_each_had_a_run_has_no_best() {
+        let mut list = [configuration(&[100.0], 0, 1), configuration(&[], 2, 1)];
+        list[1].interrupted = Some("0 of 1 runs".to_owned());
+        assert!(ranking(&list).is_empty());
+        // Of each there is something: fewer runs than were asked for are a comparison too.
+        list[0].interrupted = Some("1 of 3 runs".to_owned());
+        let mut both = [list[0].clone(), configuration(&[900.0; 2], 2, 1)];
+        both[1].interrupted = Some("2 of 3 runs".to_owned());
+        assert_eq!(ranking(&both), [1, 0]);
+        // One that failed would have failed without the interrupt as well.
+        list[1].error = Some("out of luck".to_owned());
+        assert_eq!(ranking(&list), [0]);
     }
 
     #[test]

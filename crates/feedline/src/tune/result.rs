@@ -69,6 +69,17 @@ pub struct Configuration {
     pub runs: Vec<Run>,
     /// Why it could not be run, or not to the end.
     pub error: Option<String>,
+    /// How many of its runs were over when the command was interrupted, if not all were.
+    #[serde(default)]
+    pub interrupted: Option<String>,
+}
+
+impl Configuration {
+    /// Whether nothing is known of it because the command was interrupted.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.interrupted.is_some() && self.error.is_none() && self.summary.is_none()
+    }
 }
 
 /// Something to know about a result.
@@ -94,7 +105,8 @@ pub struct Benchmark {
     pub workload: Workload,
     /// In the order that they were asked for.
     pub configurations: Vec<Configuration>,
-    /// Their places in the list, the best first; those that failed are left out.
+    /// Their places in the list, the best first; those that failed are left out. Empty if the
+    /// comparison was interrupted before each had a run.
     pub ranking: Vec<usize>,
     /// The place of what others are compared with: the unoptimised one.
     pub baseline: Option<usize>,

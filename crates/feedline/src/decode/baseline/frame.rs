@@ -62,8 +62,9 @@ impl<'a> Frame<'a> {
                 }
                 0xdb => frame.read_quantisers(body)?,
                 0xdd => frame.restart = usize::from(u16::from_be_bytes(body.try_into().ok()?)),
-                0xe0 => jfif |= body.starts_with(b"JFIF\0"),
-                0xee if body.starts_with(b"Adobe") => adobe = Some(*body.get(11)?),
+                // Shorter ones mean nothing to libjpeg.
+                0xe0 => jfif |= body.len() >= 14 && body.starts_with(b"JFIF\0"),
+                0xee if body.len() >= 12 && body.starts_with(b"Adobe") => adobe = Some(body[11]),
                 0xe0..=0xef | 0xfe => {}
                 _ => return None,
             }

@@ -37,6 +37,10 @@ const SPARE_OFFSET: u32 = 64;
 /// Coefficients of a block in natural order, and one spare place.
 pub(super) type Block = [i16; 65];
 
+/// Rounds of a block at most: each reads a coefficient or ends the block, and one is read before.
+/// The loops count them, so that they end whatever a table says.
+const ROUNDS: u32 = 63;
+
 /// What an end of block adds to the position: more than any mistake can.
 const END: u32 = 128;
 
@@ -80,11 +84,12 @@ pub(super) struct Table {
 }
 
 impl Default for Table {
+    /// A table without a code: whatever is looked up in it is refused.
     fn default() -> Self {
         Table {
             definition: Vec::new(),
-            look: Box::new([0; ENTRIES]),
-            pairs: Box::new([0; ENTRIES]),
+            look: Box::new([OPEN; ENTRIES]),
+            pairs: Box::new([Pair::from(OPEN); ENTRIES]),
             skip: Box::new([0; ENTRIES]),
             limits: [0; 18],
             offsets: [0; 17],
@@ -103,13 +108,16 @@ fn extend(raw: u32, bits: u32) -> i32 {
 }
 
 impl Table {
-    /// Takes up a definition: 16 counts and the symbols. None if it is no prefix code.
+    /// Takes up a definition: 16 counts and the symbols. None if it is no prefix code, and if
+    /// there is none: a code that a scan names and no file defines is the library's to judge.
+    ///
+    /// Everything is checked before anything changes, so that a table is always the one that
+    /// its definition describes: a refused file leaves nothing behind for the next one.
     pub(super) fn define(&mut self, definition: &[u8], is_ac: bool) -> Option<()> {
+        let (counts, symbols) = definition.split_first_chunk::<16>()?;
         if self.definition == definition {
             return Some(());
         }
-        self.definition.clear();
-        let (counts, symbols) = definition.split_first_chunk::<16>()?;
         if symbols.len() > 256
             || counts.iter().map(|n| usize::from(*n)).sum::<usize>() != symbols.len()
         {
@@ -118,10 +126,7 @@ impl Table {
         if !is_ac && symbols.iter().any(|symbol| *symbol > 15) {
             return None;
         }
-        self.symbols = [0; 256];
-        self.symbols[..symbols.len()].copy_from_slice(symbols);
-        self.limits = [0; 18];
-        self.offsets = [0; 17];
+        let (mut limits, mut offsets) = ([0; 18], [0; 17]);
         let (mut code, mut first) = (0u32, 0i32);
         for length in 1..=16u32 {
             let count = u32::from(counts[length as usize - 1]);
@@ -129,12 +134,15 @@ impl Table {
             if (first as usize) < symbols.len() && code + count >= 1 << length {
                 return None;
             }
-            self.offsets[length as usize] = first - code as i32;
+            offsets[length as usize] = first - code as i32;
             first += count as i32;
             code += count;
-            self.limits[length as usize] = code << (16 - length);
+            limits[length as usize] = code << (16 - length);
             code <<= 1;
         }
+        (self.limits, self.offsets) = (limits, offsets);
+        self.symbols = [0; 256];
+        self.symbols[..symbols.len()].copy_from_slice(symbols);
         for at in 0..ENTRIES {
             self.look[at] = self.resolve(at as u32, is_ac);
         }
@@ -144,6 +152,7 @@ impl Table {
                 self.pairs[at] = self.resolve_pair(at as u32);
             }
         }
+        self.definition.clear();
         self.definition.extend_from_slice(definition);
         Some(())
     }
@@ -419,7 +428,7 @@ impl<'a> Bits<'a> {
         let pairs = &*table.pairs;
         let mut window = self.window;
         let mut at = 1u32;
-        'block: while at < 64 {
+        'block: for _ in 0..ROUNDS {
             window.fill(self.ready);
             // Five looks fit into what was filled.
             for _ in 0..5 {
@@ -431,6 +440,9 @@ impl<'a> Bits<'a> {
                     at += entry >> 8 & 0xff;
                     block[usize::from(NATURAL[at as usize & 255])] = (entry >> 16) as i16;
                     at += 1;
+                    if at >= 64 {
+                        break 'block;
+                    }
                     continue 'block;
                 }
                 window.consume(found as u32 & 0x7f);
@@ -454,7 +466,10 @@ impl<'a> Bits<'a> {
     pub(super) fn skip_coefficients(&mut self, table: &Table) -> Option<()> {
         let mut window = self.window;
         let mut at = 1u32;
-        while at < 64 {
+        for _ in 0..ROUNDS {
+            if at >= 64 {
+                break;
+            }
             window.fill(self.ready);
             let found = table.skip[(window.bits >> (64 - LOOK)) as usize];
             let passed = found >> 8 & 0xff;

@@ -54,7 +54,9 @@ fn read(plan: &Plan, readers: u64, next: &AtomicU64, seconds: f64) -> Vec<f64> {
             let asked = Instant::now();
             let mut work = || {
                 source.value(pick.index, field).and_then(|value| match value {
-                    Value::File(location) => plan.store.read(&location, &mut room),
+                    Value::File(location) | Value::Pixels { location, .. } => {
+                        plan.store.read(&location, &mut room)
+                    }
                     Value::Made => source.read(pick.index, field, &mut room),
                     _ => Ok(()),
                 })

@@ -113,6 +113,8 @@ pub struct SourceFacts {
     pub format: Option<String>,
     /// The files that it lies in, where they hold many samples each.
     pub files: Vec<FileFacts>,
+    /// Columns that are in no field, and that nobody left out by name.
+    pub unused_columns: Vec<String>,
 }
 
 /// One field of the samples.
@@ -285,8 +287,8 @@ impl Inspect {
                 Err(fault) => Err((Stage::Read, fault)),
             },
             // What is packed as pixels has a size, but neither a file nor a format.
-            Ok(Value::Pixels { bytes, .. }) => {
-                found.sizes.push(bytes.len() as u64);
+            Ok(Value::Pixels { location, .. }) => {
+                found.sizes.push(location.range.map_or(0, |(_, bytes)| bytes));
                 Ok(None)
             }
             Ok(Value::Bytes(bytes)) => {
@@ -422,7 +424,13 @@ impl Inspect {
                 files.push(FileFacts { path: path.to_owned(), bytes, samples });
             }
         }
-        SourceFacts { name: source.name(), samples: source.len(), format, files }
+        SourceFacts {
+            name: source.name(),
+            samples: source.len(),
+            format,
+            files,
+            unused_columns: source.unused_columns().to_vec(),
+        }
     }
 }
 

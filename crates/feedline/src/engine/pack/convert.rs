@@ -8,7 +8,7 @@ use super::room::Room;
 use crate::decode::{self, Decoder, Format, Header};
 use crate::engine::work::panic_text;
 use crate::error::{Fault, Result, Stage};
-use crate::image::{PixelType, Scratch};
+use crate::image::{PixelType, Scratch, View};
 use crate::pack::jpeg::Encoder;
 use crate::pack::recut::Recutter;
 use crate::sample;
@@ -40,6 +40,8 @@ pub(super) enum Picture<'a> {
 /// Why nothing was made.
 pub(super) enum Trouble {
     Fault(Stage, Fault),
+    /// It takes more memory than a sample may.
+    Memory(Stage, Fault),
     /// Another thread failed.
     Over,
 }
@@ -100,7 +102,7 @@ impl sample::Room for Bytes<'_> {
         }
         if bytes > self.1 {
             return Err(Fault::TooLarge(format!(
-                "has {}, more than the {} that a file may have here: raise memory",
+                "has {}, more than the {} that a file may have here",
                 show_bytes(bytes),
                 show_bytes(self.1)
             )));
@@ -108,6 +110,14 @@ impl sample::Room for Bytes<'_> {
         self.0.clear();
         self.0.resize(bytes as usize, 0);
         Ok(self.0)
+    }
+}
+
+/// What is too large to be read is no fault of the sample: it goes with more memory.
+fn unread(fault: Fault) -> Trouble {
+    match fault {
+        Fault::TooLarge(_) => Trouble::Memory(Stage::Read, fault),
+        fault => Trouble::Fault(Stage::Read, fault),
     }
 }
 
@@ -138,16 +148,20 @@ impl<'a> Converter<'a> {
             Ok((header, need))
         });
         let need = read.as_ref().map_or(0, |(_, need)| *need);
-        let fits = need <= self.room.limit();
+        let fits = need <= self.pack.largest;
         let need = if fits { need } else { 0 };
         if self.room.take(number, need).is_err() {
             return (Err(Trouble::Over), 0);
         }
         let made = match read {
             Err(trouble) => Err(trouble),
-            Ok(_) if !fits => Err(Trouble::Fault(
+            Ok((_, need)) if !fits => Err(Trouble::Memory(
                 Stage::Decode,
-                Fault::TooLarge("needs more memory than there is: raise memory".to_owned()),
+                Fault::TooLarge(format!(
+                    "needs {}, more than the {} that a sample may take here",
+                    show_bytes(need),
+                    show_bytes(self.pack.largest)
+                )),
             )),
             Ok((header, _)) => self.guarded(Stage::Decode, |converter| converter.convert(header)),
         };
@@ -202,21 +216,20 @@ impl<'a> Converter<'a> {
     /// Reads the sample, and its image's header. An image that need not be decoded may have none.
     fn read(&mut self, sample: u64) -> Result<Option<Header>, Trouble> {
         let from = (&*self.pack.source, &self.pack.store as &dyn Store);
-        let limit = self.room.limit() / 4;
+        let limit = self.pack.largest / 4;
         if self.pack.options.to.is_some() {
             let read = self.rest.read(from, sample, self.pack.image, limit);
-            read.map_err(fault(Stage::Read))?;
+            read.map_err(unread)?;
         }
         let Some(image) = self.pack.image else { return Ok(None) };
-        fetch(from, sample, image, &mut Bytes(&mut self.encoded, limit))
-            .map_err(fault(Stage::Read))?;
-        let decodes = self.pack.options.decodes();
-        if !decodes && self.tools.recutter.is_none() {
+        fetch(from, sample, image, &mut Bytes(&mut self.encoded, limit)).map_err(unread)?;
+        let must_decode = self.pack.options.decodes() || self.pack.options.skip_bad;
+        if !must_decode && self.tools.recutter.is_none() {
             return Ok(None);
         }
         match decode::probe(&self.encoded, &self.pack.decode) {
             Ok(header) => Ok(Some(header)),
-            Err(_) if !decodes => Ok(None),
+            Err(_) if !must_decode => Ok(None),
             Err(reason) => Err(fault(Stage::Decode)(reason)),
         }
     }
@@ -231,12 +244,12 @@ impl<'a> Converter<'a> {
             // The pixels, and a JPEG of them that takes as much at worst.
             need += header.memory + chain.scratch(shape, PixelType::U8) + out * 3;
         }
+        let mut compared = usize::from(self.pack.options.skip_bad);
         if self.tools.recutter.is_some() {
             need += Recutter::memory(&self.encoded);
-            let compared = self.pack.options.check || header.progressive;
-            need += if compared { 2 * header.memory } else { 0 };
+            compared = if self.pack.options.check || header.progressive { 2 } else { compared };
         }
-        need as u64
+        (need + compared * header.memory) as u64
     }
 
     /// The ops that an image goes through: of a resize alone, none if it is small enough.
@@ -266,6 +279,13 @@ impl<'a> Converter<'a> {
             self.encode(&header)?;
         }
         let as_it_is = if coded_anew { Place::Jpeg } else { Place::Encoded };
+        let mut whole = None;
+        if options.skip_bad && !coded_anew {
+            // What is kept can be loaded: all of it, as crops differ from epoch to epoch.
+            let Tools { decoder, scratch, .. } = &mut self.tools;
+            let decoded = decoder.decode(&self.encoded, &header, &self.pack.decode, scratch);
+            whole = Some(decoded.map_err(fault(Stage::Decode))?.view());
+        }
         let Some(recutter) = &mut self.tools.recutter else { return Ok((as_it_is, None)) };
         let original: &[u8] = if coded_anew { &self.jpeg } else { &self.encoded };
         let recut = match recutter.recut(original, options.segment) {
@@ -279,7 +299,8 @@ impl<'a> Converter<'a> {
             None
         } else {
             let (scratch, other) = (&mut self.tools.scratch, &mut self.tools.other);
-            difference(&mut self.tools.decoder, original, recut, scratch, other, self.pack)
+            let decoder = &mut self.tools.decoder;
+            difference(decoder, (original, whole), recut, scratch, other, self.pack)
         };
         Ok(match differs {
             None => (Place::Recut, None),
@@ -340,10 +361,11 @@ fn shape(header: &Header) -> ImageShape {
     ImageShape { height: header.height, width: header.width, channels: header.channels }
 }
 
-/// Why a rewritten JPEG cannot stand for the original; `None` if every pixel is the same.
+/// Why a rewritten JPEG cannot stand for the original; `None` if every pixel is the same. If the
+/// original's pixels are in `scratch` already, how they lie comes with it.
 fn difference(
     decoder: &mut Decoder,
-    original: &[u8],
+    (original, whole): (&[u8], Option<View>),
     rewritten: &[u8],
     scratch: &mut Scratch,
     other: &mut Scratch,
@@ -355,7 +377,7 @@ fn difference(
         let view = decoder.decode(bytes, &header, options, scratch)?.view();
         Ok::<_, Fault>(view)
     };
-    let first = match decode(original, scratch) {
+    let first = match whole.map_or_else(|| decode(original, scratch), Ok) {
         Ok(view) => view,
         Err(reason) => return Some(format!("damaged: {reason}")),
     };

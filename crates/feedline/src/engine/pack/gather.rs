@@ -25,10 +25,9 @@ pub(super) fn fetch(
         Value::Bytes(bytes) => copy(bytes),
         Value::Int(number) => copy(&number.to_ne_bytes()),
         Value::Float(number) => copy(&number.to_ne_bytes()),
-        Value::Pixels { bytes, height, width, channels } => {
+        Value::Pixels { location, height, width, channels } => {
             room.shape(&[height, width, channels]);
-            room.make(bytes.len() as u64)?.copy_from_slice(bytes);
-            Ok(())
+            store.read(&location, room)
         }
     }
 }
@@ -58,7 +57,7 @@ impl Room for End<'_> {
     fn make(&mut self, bytes: u64) -> Result<&mut [u8], Fault> {
         if bytes.saturating_add(self.start as u64) > self.limit {
             return Err(Fault::TooLarge(format!(
-                "has {}, more than the {} that a sample may have here: raise memory",
+                "has {}, more than the {} that a sample may have here",
                 show_bytes(bytes),
                 show_bytes(self.limit)
             )));

@@ -84,7 +84,10 @@ pub struct Pack {
     targets: Targets,
     table: bool,
     workers: usize,
+    /// Bytes that the threads take together.
     memory: u64,
+    /// Bytes that one sample may take: what the options say, whatever is free.
+    largest: u64,
 }
 
 impl Pack {
@@ -138,6 +141,7 @@ impl Pack {
                 Workers::Count(count) => (count as usize).clamp(1, 1024),
             },
             memory,
+            largest: blocks / 2,
             source,
             store: OpenFiles::default(),
             options,

@@ -44,7 +44,9 @@ pub struct PackOptions {
     pub check: bool,
     /// How images are decoded that have to be.
     pub decode: DecodeSpec,
-    /// Leave out samples that cannot be read, or decoded where they have to be.
+    /// Leave out samples that cannot be read, and those whose image cannot be decoded as a whole:
+    /// every one is, also where its bytes are kept as they are. Without it, images that need not be
+    /// decoded are not.
     pub skip_bad: bool,
     /// Threads that work.
     pub num_workers: Workers,

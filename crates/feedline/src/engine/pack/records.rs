@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -207,12 +207,10 @@ fn to_text(line: &Line) -> Result<String> {
 
 /// The shards from the first on that are noted and there with their lengths.
 fn read_journal(path: &Path, folder: &Path) -> Vec<Line> {
-    let Ok(file) = catalog::open(path) else { return Vec::new() };
+    let Ok(lines) = catalog::lines(path) else { return Vec::new() };
     // The last line may be cut: its shard is written again.
-    let mut lines: Vec<Line> = BufReader::new(file)
-        .lines()
-        .map_while(|line| serde_json::from_str(&line.ok()?).ok())
-        .collect();
+    let mut lines: Vec<Line> =
+        lines.map_while(|line| serde_json::from_str(&line.ok()?).ok()).collect();
     lines.sort_by_key(|line| line.number);
     let is_there = |entry: &Entry| {
         let found = std::fs::metadata(folder.join(entry.path()));

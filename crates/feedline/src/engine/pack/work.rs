@@ -12,6 +12,7 @@ use super::{Pack, Packed};
 use crate::error::{Error, Result, SampleError};
 use crate::order::Order;
 use crate::pack::raw;
+use crate::spec::read::show_bytes;
 
 /// What the workers of one run share.
 pub(super) struct Work<'a> {
@@ -184,6 +185,14 @@ impl<'a> Work<'a> {
                 put(number, sample, Ok(made)).map(|_| note(before, reason, None))
             }
             Err(Trouble::Over) => Err(Error::System(raw::OVER.to_owned())),
+            // Not a bad sample: what is left out must not depend on the memory.
+            Err(Trouble::Memory(stage, fault)) => {
+                let error = self.pack.error(sample, stage, fault);
+                Err(Error::Memory(format!(
+                    "{error}: raise memory (--memory), of which {} are given",
+                    show_bytes(self.pack.largest.saturating_mul(2))
+                )))
+            }
             Err(Trouble::Fault(stage, fault)) => {
                 let error = self.pack.error(sample, stage, fault);
                 if self.pack.options.skip_bad {

@@ -1,29 +1,26 @@
 //! The files that arrays lie in.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
+use crate::buffer;
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
+use crate::handles::OpenFiles;
 use crate::source::shards;
-
-/// Files that are kept open. Those beyond are opened for each piece that is read.
-const KEPT_OPEN: usize = 256;
 
 /// One file of a data set, and what is known of it.
 struct Known {
     path: PathBuf,
     bytes: u64,
     stamp: u64,
-    file: OnceLock<File>,
 }
 
 /// Files by their numbers.
 #[derive(Default)]
 pub(in crate::source) struct Files {
     known: Vec<Known>,
+    open: OpenFiles,
 }
 
 impl Files {
@@ -33,11 +30,7 @@ impl Files {
         let file = catalog::open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         let stamp = catalog::stamp(&file).map_err(failed)?;
-        let kept = OnceLock::new();
-        if self.known.len() < KEPT_OPEN {
-            let _ = kept.set(file);
-        }
-        self.known.push(Known { path: shards::fixed(path.to_owned()), bytes, stamp, file: kept });
+        self.known.push(Known { path: shards::fixed(path.to_owned()), bytes, stamp });
         Ok(self.known.len() as u32 - 1)
     }
 
@@ -66,10 +59,9 @@ impl Files {
         let Some(known) = self.known.get(file as usize) else {
             return Err(Fault::Unsupported("there is no such file".to_owned()));
         };
-        match known.file.get() {
-            Some(open) => open.read_exact_at(out, offset)?,
-            None => catalog::reopen(&known.path, known.stamp)?.read_exact_at(out, offset)?,
-        }
+        let Known { path, stamp, .. } = known;
+        let open = || Ok((catalog::reopen(path, *stamp)?, *stamp));
+        self.open.get(path, Some(*stamp), open)?.read_exact_at(out, offset)?;
         Ok(())
     }
 
@@ -87,7 +79,7 @@ impl Files {
                 format!("{length} bytes at {offset} are not in it: it was cut short"),
             ));
         }
-        let mut bytes = vec![0; length as usize];
+        let mut bytes = buffer::zeroed(length)?;
         self.read(file, offset, &mut bytes)?;
         Ok(bytes)
     }

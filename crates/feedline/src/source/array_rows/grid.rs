@@ -1,5 +1,6 @@
 //! Chunks of an array that are cut along several axes.
 
+use crate::buffer;
 use crate::error::Fault;
 
 /// Chunks that one block may consist of.
@@ -82,13 +83,13 @@ impl Grid {
                 made.truncate(bytes as usize);
                 return Ok(made);
             }
-            return Ok(filled(bytes, fill));
+            return filled(bytes, fill);
         }
         let chunks = counts[1..].iter().product::<u64>();
         if chunks > MOST_CHUNKS {
             return Err(Fault::TooLarge(format!("a row lies in {chunks} chunks")));
         }
-        let mut out = filled(bytes, fill);
+        let mut out = filled(bytes, fill)?;
         let mut place = vec![0; counts.len()];
         place[0] = block;
         for _ in 0..chunks {
@@ -141,14 +142,14 @@ impl Grid {
 }
 
 /// So many bytes of a value that is repeated; zeros if there is none.
-pub(in crate::source) fn filled(bytes: u64, fill: &[u8]) -> Vec<u8> {
-    let mut out = vec![0; bytes as usize];
+pub(in crate::source) fn filled(bytes: u64, fill: &[u8]) -> Result<Vec<u8>, Fault> {
+    let mut out = buffer::zeroed(bytes)?;
     if fill.iter().any(|byte| *byte != 0) {
         for element in out.chunks_exact_mut(fill.len()) {
             element.copy_from_slice(fill);
         }
     }
-    out
+    Ok(out)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod grid;
 mod spread;
 mod unpack;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ pub(super) use spread::{join, spread};
 pub(super) use unpack::{grown, unshuffle, zlib, zstd};
 
 use super::{BlockCache, Blocks, Source};
+use crate::buffer;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{Field, FieldKind, Location, Room, Value};
 
@@ -48,6 +50,11 @@ pub(super) const MOST_AXES: usize = 64;
 pub(super) trait Maker: Send + Sync {
     /// The rows of block `block`, one after the other: `bytes` of them.
     fn make(&self, block: u64, bytes: u64) -> Result<Vec<u8>, Fault>;
+
+    /// Bytes that it keeps in memory as long as it lives.
+    fn held(&self) -> u64 {
+        0
+    }
 }
 
 /// Where an array's rows are.
@@ -377,7 +384,7 @@ impl Rows {
     ) -> Result<Arc<Vec<u8>>, Fault> {
         let rows = each.min(array.rows - block * each);
         let bytes = rows * array.stride;
-        self.cache.get(array.maker << 40 | block, || {
+        self.cache.get(array.maker << 40 | block, bytes, || {
             let made = maker.make(block, bytes)?;
             Ok((made, bytes))
         })
@@ -492,7 +499,10 @@ impl Source for Rows {
             }
             return Ok(());
         }
-        let mut stored = vec![0; bytes as usize];
+        if bytes > self.cache.limit().max(MODEST_BLOCK) {
+            return Err(Fault::TooLarge(format!("has rows of {bytes} bytes: give more memory")));
+        }
+        let mut stored = buffer::zeroed(bytes)?;
         self.span(array, row, &mut stored)?;
         array.element.convert(&stored, room)
     }
@@ -516,5 +526,18 @@ impl Source for Rows {
 
     fn name(&self) -> String {
         self.what.clone()
+    }
+
+    fn held(&self) -> u64 {
+        let mut seen = HashSet::new();
+        let parts = self.columns.iter().flat_map(|column| &column.parts);
+        // Parts of one record share their places.
+        let parts = parts.filter(|part| seen.insert(part.maker)).map(|part| match &part.data {
+            Data::File { .. } => 0,
+            Data::Pieces { places, .. } => (places.len() * size_of::<(u32, u64)>()) as u64,
+            Data::Made { maker, .. } => maker.held(),
+        });
+        let blocks = self.blocks.as_ref().map_or(0, |blocks| 8 * blocks.ends.len() as u64);
+        parts.fold(blocks, u64::saturating_add)
     }
 }

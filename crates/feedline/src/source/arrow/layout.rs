@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use arrow_schema::{DataType, Field, UnionMode};
 
 use super::super::table::MISSING;
+use crate::buffer;
 use crate::error::Fault;
 
 /// Types may lie in each other so many times.
@@ -136,7 +137,7 @@ impl Walk<'_> {
     fn read(&self, (begin, have): (u64, u64), length: Option<u64>) -> Result<Vec<u8>, Fault> {
         let length = length.filter(|length| *length <= have);
         let length = length.ok_or_else(|| corrupt("a buffer is too short"))?;
-        let mut bytes = vec![0; length as usize];
+        let mut bytes = buffer::zeroed(length)?;
         self.file.read_exact_at(&mut bytes, begin)?;
         Ok(bytes)
     }
@@ -173,7 +174,12 @@ impl Walk<'_> {
         if let Some(width) = fixed_width(data_type) {
             return self.note_fixed(data_type, width, rows, noted);
         }
-        let mut lengths = vec![0; rows_of(rows, self.layout)?];
+        let count = rows_of(rows, self.layout)?;
+        let (mut lengths, mut begins) = (Vec::new(), Vec::new());
+        buffer::reserve(&mut lengths, count as u64)?;
+        buffer::reserve(&mut begins, count as u64)?;
+        lengths.resize(count, 0);
+        begins.resize(count, 0);
         let mut leaf = data_type;
         if let D::Struct(children) = leaf {
             let (node, buffer) = (self.node().ok_or_else(short)?, self.buffer().ok_or_else(short)?);
@@ -192,7 +198,6 @@ impl Walk<'_> {
         }
         let validity = self.buffer().ok_or_else(short)?;
         self.mark(node, validity, &mut lengths)?;
-        let mut begins = vec![0; lengths.len()];
         match leaf {
             D::Utf8 | D::Binary => self.offsets(4, 1, &mut begins, &mut lengths)?,
             D::LargeUtf8 | D::LargeBinary => self.offsets(8, 1, &mut begins, &mut lengths)?,
@@ -217,6 +222,8 @@ impl Walk<'_> {
             }
             _ => return Ok(None),
         }
+        buffer::grow(&mut noted.begins, begins.len())?;
+        buffer::grow(&mut noted.lengths, lengths.len())?;
         noted.begins.append(&mut begins);
         noted.lengths.append(&mut lengths);
         noted.rows += rows;
@@ -293,7 +300,10 @@ impl Walk<'_> {
             // A negative offset becomes a large one, beyond any buffer.
             bytes.iter().rev().fold(0_u64, |value, byte| value << 8 | u64::from(*byte))
         };
-        for row in (0..begins.len()).filter(|row| lengths[*row] != MISSING).collect::<Vec<_>>() {
+        for row in 0..begins.len() {
+            if lengths[row] == MISSING {
+                continue;
+            }
             let (from, to) = (at(row).checked_mul(width), at(row + 1).checked_mul(width));
             let place = from.zip(to).filter(|(from, to)| from <= to && *to <= values.1);
             let (from, to) = place.ok_or_else(|| corrupt("a value lies outside its buffer"))?;
@@ -349,7 +359,7 @@ fn rows_of(rows: u64, layout: &Layout) -> Result<usize, Fault> {
 }
 
 /// Bytes of a value of one width that is kept as it is.
-fn fixed_width(data_type: &DataType) -> Option<u64> {
+pub(super) fn fixed_width(data_type: &DataType) -> Option<u64> {
     match data_type {
         DataType::FixedSizeBinary(width) => u64::try_from(*width).ok(),
         DataType::FixedSizeList(child, length) => {

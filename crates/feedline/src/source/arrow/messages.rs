@@ -6,16 +6,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_ipc::{MessageHeader, MetadataVersion};
-use arrow_schema::{DataType, Field, SchemaRef};
+use arrow_schema::{DataType, SchemaRef};
 
 use super::layout::{Cursor, Layout, corrupt};
+use crate::buffer;
 use crate::catalog;
 use crate::error::Fault;
+use crate::spec::read::show_bytes;
 
 /// What an IPC file begins and ends with; a stream has neither.
 pub(super) const MAGIC: &[u8; 6] = b"ARROW1";
 /// No message of a sound file has more to say.
 const LARGEST_MESSAGE: u64 = 64 << 20;
+/// What a field of a schema takes beside its names.
+const FIELD: u64 = 400;
 /// What stands before the length of a message since version 0.15.
 const CONTINUES: [u8; 4] = [0xff; 4];
 
@@ -35,7 +39,7 @@ pub(super) struct Message {
 impl Message {
     /// What it says.
     pub(super) fn read(&self, file: &File) -> Result<Vec<u8>, Fault> {
-        let mut bytes = vec![0; self.length as usize];
+        let mut bytes = buffer::zeroed(self.length)?;
         file.read_exact_at(&mut bytes, self.begin)?;
         Ok(bytes)
     }
@@ -89,6 +93,18 @@ impl Batch {
     pub(super) fn buffers(&self, column: usize) -> &[(u64, u64)] {
         self.layout.between(&self.columns[column], &self.columns[column + 1])
     }
+
+    /// The buffers of some columns.
+    pub(super) fn of_columns(&self, columns: &[usize]) -> Vec<(u64, u64)> {
+        columns.iter().flat_map(|column| self.buffers(*column)).copied().collect()
+    }
+
+    /// Bytes that this description takes.
+    fn held(&self) -> u64 {
+        let Layout { nodes, buffers, variadic } = &self.layout;
+        let parts = 16 * nodes.len() + 16 * buffers.len() + 8 * variadic.len();
+        (size_of::<Batch>() + parts + self.columns.len() * size_of::<Cursor>()) as u64
+    }
 }
 
 /// A file of record batches.
@@ -101,11 +117,14 @@ pub(super) struct ArrowFile {
     pub dictionaries: Vec<Message>,
     length: u64,
     pub stamp: u64,
+    /// Bytes that the descriptions of batches and dictionaries take, and may take.
+    pub held: u64,
+    room: u64,
 }
 
 impl ArrowFile {
-    /// Reads what all messages say.
-    pub(super) fn open(path: &Path) -> Result<ArrowFile, Fault> {
+    /// Reads what all messages say, if that takes no more than `room` bytes.
+    pub(super) fn open(path: &Path, room: u64) -> Result<ArrowFile, Fault> {
         let file = catalog::open(path)?;
         let length = file.metadata()?.len();
         let mut all = ArrowFile {
@@ -117,6 +136,8 @@ impl ArrowFile {
             dictionaries: Vec::new(),
             length,
             stamp: catalog::stamp(&file)?,
+            held: 0,
+            room,
         };
         let mut head = [0; 6];
         if length >= 6 {
@@ -183,7 +204,7 @@ impl ArrowFile {
                     begun = true;
                 }
                 (MessageHeader::RecordBatch, true) => self.take_batch(message, &parsed)?,
-                (MessageHeader::DictionaryBatch, true) => self.dictionaries.push(message),
+                (MessageHeader::DictionaryBatch, true) => self.take_dictionary(message)?,
                 (MessageHeader::Schema, true) => return Err(corrupt("has two schemas")),
                 (_, true) => {}
                 _ => return Err(corrupt("does not begin with a schema")),
@@ -208,11 +229,19 @@ impl ArrowFile {
         if length > (self.length - 18).min(LARGEST_MESSAGE) {
             return Err(corrupt("has a footer that is longer than the file"));
         }
-        let mut bytes = vec![0; length as usize];
+        let mut bytes = buffer::zeroed(length)?;
         file.read_exact_at(&mut bytes, self.length - 10 - length)?;
         let footer =
             arrow_ipc::root_as_footer(&bytes).map_err(|_| corrupt("has a damaged footer"))?;
         self.take_schema(footer.schema(), footer.version())?;
+        // Messages lie one behind the other; a footer that names one again and again would have it
+        // read as often.
+        let mut left = self.length;
+        let mut count = |message: &Message| {
+            let bytes = message.length.saturating_add(message.body_length);
+            left = left.checked_sub(bytes).ok_or_else(|| corrupt("has messages that overlap"))?;
+            Ok::<_, Fault>(())
+        };
         let place = |block: &arrow_ipc::Block| {
             u64::try_from(block.offset()).map_err(|_| corrupt("a batch has no place"))
         };
@@ -220,11 +249,13 @@ impl ArrowFile {
             let (message, _) = self
                 .message(file, place(block)?)?
                 .ok_or_else(|| corrupt("a dictionary is missing"))?;
-            self.dictionaries.push(message);
+            count(&message)?;
+            self.take_dictionary(message)?;
         }
         for block in footer.recordBatches().into_iter().flatten() {
             let (message, bytes) =
                 self.message(file, place(block)?)?.ok_or_else(|| corrupt("a batch is missing"))?;
+            count(&message)?;
             self.take_batch(message, &parse(&bytes)?)?;
         }
         Ok(())
@@ -242,6 +273,15 @@ impl ArrowFile {
         if version < MetadataVersion::V4 {
             return Err(Fault::Unsupported("was written by an Arrow older than 0.8".to_owned()));
         }
+        // Entries may lead to the same field or name: each is written out when it is read.
+        let left = self.room.saturating_sub(self.held);
+        let taken = schema_memory(&schema, left).ok_or_else(|| {
+            Fault::TooLarge(format!(
+                "has a schema that takes more than {}: give more memory",
+                show_bytes(left)
+            ))
+        })?;
+        self.hold(taken)?;
         let schema = arrow_ipc::convert::try_fb_to_schema(schema)
             .map_err(|error| Fault::corrupt("arrow", error.to_string()))?;
         (self.schema, self.version) = (Arc::new(schema), version);
@@ -268,8 +308,30 @@ impl ArrowFile {
         self.check_rows(&layout, &columns, rows, compressed)?;
         self.rows = self.rows.checked_add(rows).ok_or_else(|| corrupt("has too many rows"))?;
         let dictionaries = self.dictionaries.len();
-        self.batches.push(Batch { message, rows, compressed, layout, columns, dictionaries });
+        let batch = Batch { message, rows, compressed, layout, columns, dictionaries };
+        // A footer may name the same batch many times.
+        self.hold(batch.held())?;
+        buffer::grow(&mut self.batches, 1)?;
+        self.batches.push(batch);
         Ok(())
+    }
+
+    fn take_dictionary(&mut self, message: Message) -> Result<(), Fault> {
+        self.hold(size_of::<Message>() as u64)?;
+        buffer::grow(&mut self.dictionaries, 1)?;
+        self.dictionaries.push(message);
+        Ok(())
+    }
+
+    fn hold(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.held += bytes;
+        match self.held <= self.room {
+            true => Ok(()),
+            false => Err(Fault::TooLarge(format!(
+                "has so many batches that their descriptions alone take more than {}: give more memory",
+                show_bytes(self.room)
+            ))),
+        }
     }
 
     /// Rows take some room in every column but those of nothing.
@@ -282,22 +344,51 @@ impl ArrowFile {
     ) -> Result<(), Fault> {
         let growth = if compressed { 1 << 17 } else { 8 };
         for (at, field) in self.schema.fields().iter().enumerate() {
-            let takes_room = |field: &Field| {
-                !matches!(
-                    field.data_type(),
-                    DataType::Null
-                        | DataType::Struct(_)
-                        | DataType::FixedSizeList(..)
-                        | DataType::FixedSizeBinary(_)
-                        | DataType::RunEndEncoded(..)
-                )
-            };
             let bytes: u64 =
                 layout.between(&columns[at], &columns[at + 1]).iter().map(|place| place.1).sum();
-            if takes_room(field) && rows > bytes.saturating_mul(growth) {
+            if takes_room(field.data_type()) && rows > bytes.saturating_mul(growth) {
                 return Err(corrupt("a batch has more rows than its buffers hold"));
             }
         }
         Ok(())
     }
+}
+
+/// Whether every row of a type takes some room in the buffers of its column.
+fn takes_room(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Null | DataType::RunEndEncoded(..) => false,
+        DataType::Struct(fields) => fields.iter().any(|field| takes_room(field.data_type())),
+        DataType::FixedSizeList(child, length) => *length > 0 && takes_room(child.data_type()),
+        DataType::FixedSizeBinary(width) => *width > 0,
+        _ => true,
+    }
+}
+
+/// Bytes that a schema takes; `None` if they are more than `left`.
+fn schema_memory(schema: &arrow_ipc::Schema<'_>, left: u64) -> Option<u64> {
+    let mut rest = left;
+    for pair in schema.custom_metadata().into_iter().flatten() {
+        pair_memory(&pair, &mut rest)?;
+    }
+    for field in schema.fields().into_iter().flatten() {
+        field_memory(&field, &mut rest)?;
+    }
+    Some(left - rest)
+}
+
+fn pair_memory(pair: &arrow_ipc::KeyValue<'_>, left: &mut u64) -> Option<()> {
+    let bytes = pair.key().map_or(0, str::len) + pair.value().map_or(0, str::len);
+    *left = left.checked_sub(FIELD / 4 + bytes as u64)?;
+    Some(())
+}
+
+/// Takes what a field and all within it take; the verifier has bounded how deep they are.
+fn field_memory(field: &arrow_ipc::Field<'_>, left: &mut u64) -> Option<()> {
+    *left = left.checked_sub(FIELD + field.name().map_or(0, str::len) as u64)?;
+    for pair in field.custom_metadata().into_iter().flatten() {
+        pair_memory(&pair, left)?;
+    }
+    let mut children = field.children().into_iter().flatten();
+    children.try_for_each(|child| field_memory(&child, left))
 }

@@ -10,26 +10,33 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow_array::ArrayRef;
+use arrow_array::{Array, ArrayRef};
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_ipc::reader::{RecordBatchDecoder, read_dictionary};
 use arrow_schema::{DataType, SchemaRef};
+use memmap2::MmapMut;
 
 use super::Opening;
 use super::columns::Sort;
 use super::parquet::guard;
-use super::table::{Files, Places, Table, Unit};
+use super::table::{Files, Places, Table, Unit, take_places};
+use crate::buffer;
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::DType;
 use crate::spec::FieldChoice;
+use crate::spec::read::show_bytes;
 use layout::{Noted, Walk, corrupt};
 use messages::{ArrowFile, Message};
 
 /// A compressed buffer may always grow to this.
 const SMALL: u64 = 4 << 20;
+/// What descriptions and places of batches may take, however little memory is given.
+const LEAST_ROOM: u64 = 32 << 20;
+/// Larger bodies are mapped, so that what is not read of them takes no memory.
+const SMALL_BODY: u64 = 1 << 20;
 
 /// Opens Arrow files and streams.
 pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Table> {
@@ -37,15 +44,18 @@ pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> R
         Some(paths) => paths.into_iter().map(super::shards::fixed).collect(),
         None => super::shards::expand(what, &[".arrow", ".feather", ".ipc", ".arrows"])?,
     };
-    let files = paths.into_iter().map(|path| {
-        guard("arrow", || ArrowFile::open(&path)).map_err(|fault| Error::Source {
-            what: path.display().to_string(),
-            problem: fault.to_string(),
-        })
-    });
-    let files = files.collect::<Result<Vec<_>>>()?;
-    let none = files.iter().map(|_| Mutex::default()).collect();
-    Table::open(Box::new(Arrow { files, dictionaries: none }), what, fields, with)
+    let mut files = Vec::new();
+    let mut room = with.memory.max(LEAST_ROOM);
+    for path in paths {
+        let file = guard("arrow", || ArrowFile::open(&path, room)).map_err(|fault| {
+            let (what, problem) = (path.display().to_string(), fault.to_string());
+            Error::Source { what, problem }
+        })?;
+        room = room.saturating_sub(file.held);
+        files.push(file);
+    }
+    let dictionaries = Mutex::new(Known { most: with.block_memory / 4, ..Known::default() });
+    Table::open(Box::new(Arrow { files, dictionaries }), what, fields, with)
 }
 
 /// The files of a folder that Hugging Face's `datasets` saved, as its state lists them.
@@ -70,39 +80,82 @@ fn failed(error: arrow_schema::ArrowError) -> Fault {
 /// Dictionaries by their numbers.
 type Dictionaries = Arc<HashMap<i64, ArrayRef>>;
 
+/// The dictionaries that were used last, of all files.
+#[derive(Default)]
+struct Known {
+    /// By files: how many messages they come from, what they take, and when they were used.
+    files: HashMap<usize, (usize, Dictionaries, u64, u64)>,
+    bytes: u64,
+    /// What they may take, but for those of one file.
+    most: u64,
+    clock: u64,
+}
+
+impl Known {
+    fn get(&mut self, file: usize, count: usize) -> Option<(usize, Dictionaries)> {
+        self.clock += 1;
+        let (messages, all, _, used) = self.files.get_mut(&file)?;
+        *used = self.clock;
+        (*messages <= count).then(|| (*messages, all.clone()))
+    }
+
+    fn put(&mut self, file: usize, count: usize, all: &Dictionaries) {
+        self.clock += 1;
+        let bytes = held(all);
+        let before = self.files.insert(file, (count, all.clone(), bytes, self.clock));
+        self.bytes = self.bytes + bytes - before.map_or(0, |(_, _, bytes, _)| bytes);
+        while self.bytes > self.most && self.files.len() > 1 {
+            let oldest = self.files.iter().min_by_key(|(_, (_, _, _, used))| *used);
+            let Some(oldest) = oldest.map(|(file, _)| *file) else { break };
+            let gone = self.files.remove(&oldest);
+            self.bytes -= gone.map_or(0, |(_, _, bytes, _)| bytes);
+        }
+    }
+}
+
+/// Bytes that dictionaries take.
+fn held(all: &HashMap<i64, ArrayRef>) -> u64 {
+    all.values().map(|values| values.get_array_memory_size() as u64).sum()
+}
+
 struct Arrow {
     files: Vec<ArrowFile>,
-    /// For each file the dictionaries that were read last: how many messages they come from.
-    dictionaries: Vec<Mutex<Option<(usize, Dictionaries)>>>,
+    dictionaries: Mutex<Known>,
 }
 
 impl Arrow {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.dictionaries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn source(&self, file: usize, fault: Fault) -> Error {
         let what = self.files[file].path.display().to_string();
         Error::Source { what, problem: fault.to_string() }
     }
 
-    /// The dictionaries as they stand after so many messages.
-    fn dictionaries(&self, number: usize, count: usize) -> Result<Dictionaries, Fault> {
-        let mut known = self.dictionaries[number].lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, all)) = known.as_ref().filter(|(messages, _)| *messages == count) {
-            return Ok(all.clone());
+    /// The dictionaries as they stand after so many messages, if they take no more than `most`.
+    fn dictionaries(&self, number: usize, count: usize, most: u64) -> Result<Dictionaries, Fault> {
+        let (from, before) = self.known().get(number, count).unwrap_or_default();
+        if from == count {
+            return Ok(before);
         }
         let file = &self.files[number];
         let opened = file.reopen()?;
         let all = guard("arrow", || {
-            let mut all = HashMap::new();
-            for message in &file.dictionaries[..count] {
+            let mut all = HashMap::clone(&before);
+            for message in &file.dictionaries[from..count] {
                 let bytes = message.read(&opened)?;
                 let dictionary = messages::parse(&bytes)?.header_as_dictionary_batch();
                 let dictionary = dictionary.ok_or_else(|| corrupt("a dictionary is missing"))?;
                 let layout = message.layout(dictionary.data())?;
                 let compressed = dictionary.data().is_some_and(|data| data.compression().is_some());
-                if compressed {
-                    layout
-                        .buffers
-                        .iter()
-                        .try_for_each(|place| grown(&opened, *place).map(|_| ()))?;
+                let need = sizes(&opened, &layout.buffers, compressed)?.saturating_add(held(&all));
+                if need > most {
+                    return Err(Fault::TooLarge(format!(
+                        "has dictionaries of {}, of which {} may be held: give more memory",
+                        show_bytes(need),
+                        show_bytes(most)
+                    )));
                 }
                 let body = body(&opened, message, &layout.buffers)?;
                 let version = file.version;
@@ -111,9 +164,81 @@ impl Arrow {
             }
             Ok(Arc::new(all))
         })?;
-        *known = Some((count, all.clone()));
+        self.known().put(number, count, &all);
         Ok(all)
     }
+
+    /// Where a column's values lie, if they lie plainly in the file.
+    fn place(
+        &self,
+        number: usize,
+        column: usize,
+        sort: &Sort,
+        room: &mut u64,
+    ) -> Result<Option<Arc<Places>>> {
+        let file = &self.files[number];
+        if file.batches.iter().any(|batch| batch.compressed) {
+            return Ok(None);
+        }
+        let data_type = file.schema.field(column).data_type();
+        use crate::sample::FieldKind::{Array, Ragged, Text};
+        let wanted = match sort {
+            Sort::Plain(Array { dtype: DType::Bool, .. } | Ragged { dtype: DType::Bool, .. }) => {
+                false
+            }
+            Sort::Plain(Ragged { axes, .. }) => *axes == 1,
+            Sort::Plain(Array { .. } | Text) | Sort::Binary | Sort::ImageStruct => true,
+            Sort::Plain(_) => false,
+            Sort::Whole => data_type.primitive_width() == Some(8),
+        };
+        if !wanted || has_dictionary(data_type) {
+            return Ok(None);
+        }
+        let before = *room;
+        let each = layout::fixed_width(data_type).is_none();
+        if each {
+            take_places(&file.path, file.rows, room)?;
+        }
+        let note = || -> Result<Option<Places>, Fault> {
+            let opened = file.reopen()?;
+            let mut noted = Noted {
+                begins: Vec::new(),
+                lengths: Vec::new(),
+                runs: Vec::new(),
+                width: 0,
+                rows: 0,
+            };
+            if each {
+                buffer::reserve(&mut noted.begins, file.rows)?;
+                buffer::reserve(&mut noted.lengths, file.rows)?;
+            }
+            for batch in file.batches.iter().filter(|batch| batch.rows > 0) {
+                let at = batch.columns[column];
+                let mut walk = Walk { file: &opened, layout: &batch.layout, at };
+                if walk.note(data_type, batch.rows, &mut noted)?.is_none() {
+                    return Ok(None);
+                }
+            }
+            Ok(Some(match noted.runs.is_empty() {
+                true => Places::Each { begins: noted.begins, lengths: noted.lengths },
+                false => Places::Runs { runs: noted.runs, width: noted.width },
+            }))
+        };
+        let places = note().map_err(|fault| self.source(number, fault))?;
+        if places.is_none() {
+            *room = before;
+        }
+        Ok(places.map(Arc::new))
+    }
+}
+
+/// What buffers take once they are unpacked.
+fn sizes(file: &File, buffers: &[(u64, u64)], compressed: bool) -> Result<u64, Fault> {
+    let size = |place: &(u64, u64)| match compressed {
+        true => grown(file, *place),
+        false => Ok(place.1),
+    };
+    buffers.iter().try_fold(0, |sum: u64, place| Ok(sum.saturating_add(size(place)?)))
 }
 
 /// What a compressed buffer becomes, if it can.
@@ -137,12 +262,23 @@ fn grown(file: &File, (begin, length): (u64, u64)) -> Result<u64, Fault> {
 
 /// A message's body of which only these buffers were read; the rest is zero and takes no memory.
 fn body(file: &File, message: &Message, buffers: &[(u64, u64)]) -> Result<Buffer, Fault> {
-    let mut body = MutableBuffer::from_len_zeroed(message.body_length as usize);
-    for (begin, length) in buffers {
-        let from = (begin - message.body) as usize;
-        file.read_exact_at(&mut body.as_slice_mut()[from..from + *length as usize], *begin)?;
+    let fill = |body: &mut [u8]| -> Result<(), Fault> {
+        for (begin, length) in buffers {
+            let from = (begin - message.body) as usize;
+            let part = body.get_mut(from..from.saturating_add(*length as usize));
+            let part = part.ok_or_else(|| corrupt("a buffer lies outside its batch"))?;
+            file.read_exact_at(part, *begin)?;
+        }
+        Ok(())
+    };
+    if message.body_length <= SMALL_BODY {
+        let mut body = MutableBuffer::from_len_zeroed(message.body_length as usize);
+        fill(body.as_slice_mut())?;
+        return Ok(body.into());
     }
-    Ok(body.into())
+    let mut body = MmapMut::map_anon(message.body_length as usize)?;
+    fill(&mut body)?;
+    Ok(bytes::Bytes::from_owner(body).into())
 }
 
 fn has_dictionary(data_type: &DataType) -> bool {
@@ -179,64 +315,30 @@ impl Files for Arrow {
         }
     }
 
-    fn places(&self, number: usize, column: usize, sort: &Sort) -> Result<Option<Arc<Places>>> {
-        let file = &self.files[number];
-        if file.batches.iter().any(|batch| batch.compressed) {
-            return Ok(None);
-        }
-        let data_type = file.schema.field(column).data_type();
-        use crate::sample::FieldKind::{Array, Ragged, Text};
-        let wanted = match sort {
-            Sort::Plain(Array { dtype: DType::Bool, .. } | Ragged { dtype: DType::Bool, .. }) => {
-                false
-            }
-            Sort::Plain(Ragged { axes, .. }) => *axes == 1,
-            Sort::Plain(Array { .. } | Text) | Sort::Binary | Sort::ImageStruct => true,
-            Sort::Plain(_) => false,
-            Sort::Whole => data_type.primitive_width() == Some(8),
-        };
-        if !wanted || has_dictionary(data_type) {
-            return Ok(None);
-        }
-        let note = || -> Result<Option<Places>, Fault> {
-            let opened = file.reopen()?;
-            let mut noted = Noted {
-                begins: Vec::new(),
-                lengths: Vec::new(),
-                runs: Vec::new(),
-                width: 0,
-                rows: 0,
-            };
-            for batch in file.batches.iter().filter(|batch| batch.rows > 0) {
-                let at = batch.columns[column];
-                let mut walk = Walk { file: &opened, layout: &batch.layout, at };
-                if walk.note(data_type, batch.rows, &mut noted)?.is_none() {
-                    return Ok(None);
-                }
-            }
-            Ok(Some(match noted.runs.is_empty() {
-                true => Places::Each { begins: noted.begins, lengths: noted.lengths },
-                false => Places::Runs { runs: noted.runs, width: noted.width },
-            }))
-        };
-        note().map(|places| places.map(Arc::new)).map_err(|fault| self.source(number, fault))
+    fn places(
+        &self,
+        number: usize,
+        columns: &[(usize, &Sort)],
+        room: &mut u64,
+    ) -> Result<Vec<Option<Arc<Places>>>> {
+        columns.iter().map(|(column, sort)| self.place(number, *column, sort, room)).collect()
     }
 
-    fn units(&self, number: usize, columns: &[usize], _limit: u64) -> Result<Vec<Unit>> {
+    fn units(
+        &self,
+        number: usize,
+        columns: &[usize],
+        _limit: u64,
+        _most: u64,
+    ) -> Result<Vec<Unit>> {
         let file = &self.files[number];
-        let size = |opened: &File, batch: &messages::Batch| -> Result<u64, Fault> {
-            let buffers = columns.iter().flat_map(|column| batch.buffers(*column));
-            let mut sizes = buffers.map(|place| match batch.compressed {
-                true => grown(opened, *place),
-                false => Ok(place.1),
-            });
-            sizes.try_fold(0, |sum: u64, size| Ok(sum.saturating_add(size?)))
-        };
+        // There are as many as batches, whose descriptions are counted and larger.
         let all = || -> Result<Vec<Unit>, Fault> {
             let opened = file.reopen()?;
             let batches = file.batches.iter().enumerate().filter(|(_, batch)| batch.rows > 0);
             let unit = |(group, batch): (usize, &messages::Batch)| {
-                let (first, rows, bytes) = (0, batch.rows, size(&opened, batch)?);
+                let (first, rows) = (0, batch.rows);
+                let bytes = sizes(&opened, &batch.of_columns(columns), batch.compressed)?;
                 Ok(Unit { file: number, group, first, rows, bytes })
             };
             batches.map(unit).collect()
@@ -244,18 +346,25 @@ impl Files for Arrow {
         all().map_err(|fault| self.source(number, fault))
     }
 
-    fn decode(&self, unit: &Unit, columns: &[usize]) -> Result<Vec<ArrayRef>, Fault> {
+    fn need(&self, unit: &Unit, columns: &[usize]) -> Result<u64, Fault> {
+        let file = &self.files[unit.file];
+        let batch = &file.batches[unit.group];
+        sizes(&file.reopen()?, &batch.of_columns(columns), batch.compressed)
+    }
+
+    fn held(&self) -> u64 {
+        self.files.iter().map(|file| file.held).sum::<u64>() + self.known().bytes
+    }
+
+    fn decode(&self, unit: &Unit, columns: &[usize], most: u64) -> Result<Vec<ArrayRef>, Fault> {
         let file = &self.files[unit.file];
         let batch = &file.batches[unit.group];
         let opened = file.reopen()?;
-        let buffers: Vec<(u64, u64)> =
-            columns.iter().flat_map(|column| batch.buffers(*column)).copied().collect();
-        if batch.compressed {
-            buffers.iter().try_for_each(|place| grown(&opened, *place).map(|_| ()))?;
-        }
+        let buffers = batch.of_columns(columns);
+        let need = sizes(&opened, &buffers, batch.compressed)?;
         let needed = columns.iter().any(|c| has_dictionary(file.schema.field(*c).data_type()));
         let dictionaries = match needed {
-            true => self.dictionaries(unit.file, batch.dictionaries)?,
+            true => self.dictionaries(unit.file, batch.dictionaries, most.saturating_sub(need))?,
             false => Dictionaries::default(),
         };
         let mut sorted = columns.to_vec();

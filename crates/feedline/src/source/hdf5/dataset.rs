@@ -1,5 +1,6 @@
 //! One dataset: what its elements are, and where its rows lie.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use hdf5_reader::messages::HdfMessage;
@@ -13,14 +14,19 @@ use hdf5_reader::{
 use super::filters;
 use super::half;
 use super::heap::Heap;
+use crate::buffer;
 use crate::error::Fault;
 use crate::sample::{DType, FieldKind};
 use crate::source::array_rows::{
     Array, Data, Element, Files, Grid, Maker, check_block, elements, filled, number,
 };
+use crate::spec::read::{show_bytes, show_count};
 
 /// Bytes of a block of rows of which only the fill value is known.
 const FILLED: u64 = 1 << 20;
+
+/// Bytes that a chunk takes while the list of chunks is read.
+const LISTED: u64 = 128;
 
 /// A file whose datasets are looked at.
 pub(super) struct Opened<'a> {
@@ -34,6 +40,8 @@ pub(super) struct Opened<'a> {
     pub base: u64,
     /// Bytes that a block may have.
     pub block_memory: u64,
+    /// Bytes that are left for lists of chunks, of all files.
+    pub room: &'a Cell<u64>,
 }
 
 /// One value of an element: what it is, its own shape, and bytes of the element before it.
@@ -309,6 +317,20 @@ impl Opened<'_> {
     ) -> Result<Vec<Entry>, String> {
         let storage = self.file.storage();
         let superblock = self.file.superblock();
+        let too_many = |count: u64| {
+            format!(
+                "has {} chunks, whose list takes more than the {} that are left: give more memory, or write it with larger chunks",
+                show_count(count),
+                show_bytes(self.room.get())
+            )
+        };
+        // Such lists are as long as the shape says, however few chunks were written.
+        let by_shape =
+            matches!(indexing, Some(ChunkIndexing::Implicit | ChunkIndexing::FixedArray { .. }));
+        let count = grid.counts().fold(1, u64::saturating_mul);
+        if by_shape && count.saturating_mul(LISTED) > self.room.get() {
+            return Err(too_many(count));
+        }
         let (offset_size, length_size) = (superblock.offset_size, superblock.length_size);
         let (shape, axes) = (dataset.shape(), dims.len() as u32);
         let found = match indexing {
@@ -391,7 +413,11 @@ impl Opened<'_> {
         let found: Vec<chunk_index::ChunkEntry> =
             found.map_err(|error| format!("has a damaged list of chunks: {error}"))?;
         let whole = grid.chunk_bytes().unwrap_or(0);
-        let mut entries = Vec::with_capacity(found.len());
+        let count = found.len() as u64;
+        let left = self.room.get().checked_sub(count.saturating_mul(size_of::<Entry>() as u64));
+        self.room.set(left.ok_or_else(|| too_many(count))?);
+        let mut entries = Vec::new();
+        buffer::reserve(&mut entries, count).map_err(|fault| fault.to_string())?;
         for chunk in found {
             let mut place = Vec::with_capacity(shape.len());
             for ((offset, chunk), axis) in chunk.offsets.iter().zip(&grid.chunk).zip(shape) {
@@ -443,11 +469,19 @@ impl Maker for Chunks {
             let found = self.entries.binary_search_by_key(&number, |entry| entry.number);
             let Ok(found) = found else { return Ok(None) };
             let entry = &self.entries[found];
+            // No filter makes a chunk much larger.
+            if entry.size > whole.saturating_mul(2).saturating_add(64 << 10) {
+                return Err(Fault::corrupt("hdf5", "a chunk is larger as stored than it can be"));
+            }
             let offset = entry.address.saturating_add(self.base);
             let stored = self.files.take(self.file, offset, entry.size)?;
             let size = self.grid.size as usize;
             filters::undo(&self.pipeline, entry.mask, stored, size, whole as usize).map(Some)
         })
+    }
+
+    fn held(&self) -> u64 {
+        (self.entries.len() * size_of::<Entry>()) as u64
     }
 }
 
@@ -459,7 +493,7 @@ struct Filled {
 impl Maker for Filled {
     fn make(&self, _block: u64, bytes: u64) -> Result<Vec<u8>, Fault> {
         check_block(bytes, u64::MAX, 0)?;
-        Ok(filled(bytes, &self.fill))
+        filled(bytes, &self.fill)
     }
 }
 

@@ -10,6 +10,7 @@ mod heap;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -26,6 +27,9 @@ use dataset::Opened;
 
 /// Groups within groups are followed so deep.
 const DEEPEST: usize = 16;
+
+/// What lists of chunks may take, however little memory is given.
+const LEAST_ROOM: u64 = 32 << 20;
 
 /// Bytes that the description of one dataset may have.
 const LARGEST_HEADER: usize = 4 << 20;
@@ -44,10 +48,11 @@ pub(super) fn open(
     let files = Arc::new(files);
     let mut stores = Vec::new();
     let mut makers = 0;
+    let room = Cell::new(with.memory.max(LEAST_ROOM));
     for (number, path) in paths.iter().enumerate() {
         let what = path.display().to_string();
-        let block_memory = with.block_memory;
-        let read = || store(&files, number as u32, path, block_memory, what.clone(), &mut makers);
+        let limits = (with.block_memory, &room);
+        let read = || store(&files, number as u32, path, limits, what.clone(), &mut makers);
         let store = catch_unwind(AssertUnwindSafe(read))
             .unwrap_or_else(|_| Err("is damaged in a way that cannot be told".to_owned()));
         stores.push(store.map_err(|problem| Error::Source { what, problem })?);
@@ -87,7 +92,7 @@ fn store(
     files: &Arc<Files>,
     number: u32,
     path: &Path,
-    block_memory: u64,
+    (block_memory, room): (u64, &Cell<u64>),
     what: String,
     makers: &mut u64,
 ) -> std::result::Result<Store, String> {
@@ -102,7 +107,7 @@ fn store(
     let file = Hdf5File::from_storage_with_options(storage, options).map_err(explain)?;
     let root = file.root_group().map_err(explain)?;
     let base = files.bytes(number).saturating_sub(file.storage().len());
-    let opened = Opened { file: &file, files, number, base, block_memory };
+    let opened = Opened { file: &file, files, number, base, block_memory, room };
     let mut walk = Walk {
         opened,
         seen: HashSet::new(),

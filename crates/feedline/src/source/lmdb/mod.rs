@@ -8,24 +8,22 @@ mod tree;
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::input::{Compression, Input};
 use super::look::{PICKLE, look_at};
 use super::names::Names;
 use super::part::{ABSENT, Column, Content, Part};
-use super::spans::{Scanner, Spans};
+use super::spans::{Claim, Peek, Scanner, Spans};
 use super::tar::Member;
 use super::tfrecord::{Columns, is_example};
-use super::{Opening, shards, tar};
+use super::{Opening, shards, tar, tfrecord};
 use crate::error::Result;
 use crate::spec::FieldChoice;
-use tree::Entries;
+use tree::{Entries, Meta};
 
 /// The file in an environment's folder.
 const FILE: &str = "data.mdb";
-
-/// Keys that describe the others.
-const NO_SAMPLES: [&[u8]; 3] = [b"__len__", b"__keys__", b"num-samples"];
 
 /// More kinds of values than a sample has.
 const MOST_COLUMNS: usize = 64;
@@ -42,8 +40,14 @@ pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> R
         false => vec![path.to_owned()],
     };
     let files = files.iter().map(|path| file_of(path)).collect();
-    let scanner =
-        Scanner { format: "lmdb", version: 1, compression: |_| Compression::None, scan: &scan };
+    let scanner = Scanner {
+        format: "lmdb",
+        version: 1,
+        compression: |_| Compression::None,
+        scan: Arc::new(scan),
+        admit: &|_, part, with| is_sound(part, with).then_some(()),
+        check: &check,
+    };
     Spans::open(path, &scanner, files, fields, with)
 }
 
@@ -60,23 +64,22 @@ fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
     }
     if is_grouped(&entries, with) {
         let mut members = entries.keys().zip(&entries.places);
-        return tar::group(input, with, &mut |_| {
-            let member = members.find(|(key, _)| !NO_SAMPLES.contains(key));
-            Ok(member.map(|(key, place)| Member {
+        return tar::group(input, with, entries.held(), &mut |_| {
+            Ok(members.next().map(|(key, place)| Member {
                 name: key.to_vec(),
                 start: place[0],
                 size: place[1],
             }))
         });
     }
-    single(input, &entries, with)
+    single(input, entries, with)
 }
 
 /// `KEY.jpg`, `KEY.cls` and so on, as in tar shards: what stands before the first dot of the name
 /// is the sample, the rest is the field.
 fn is_grouped(entries: &Entries, with: &Opening<'_>) -> bool {
     let mut extensions: HashSet<String> = HashSet::new();
-    let follow = entries.keys().filter(|key| !NO_SAMPLES.contains(key)).all(|key| {
+    let follow = entries.keys().all(|key| {
         tar::split(key).is_some_and(|(_, extension)| {
             extensions.insert(extension);
             extensions.len() <= MOST_COLUMNS
@@ -88,7 +91,7 @@ fn is_grouped(entries: &Entries, with: &Opening<'_>) -> bool {
 /// `image-000000001`, `label-000000001` and so on beside `num-samples`: the usual layout for text
 /// recognition. The numbers are the samples, what stands before them are the fields.
 fn numbered(input: &mut Input<'_>, entries: &Entries, with: &Opening<'_>) -> Result<Option<Part>> {
-    if entries.find(b"num-samples").is_none() {
+    if !entries.has_number {
         return Ok(None);
     }
     let split = |key: &[u8]| {
@@ -100,9 +103,12 @@ fn numbered(input: &mut Input<'_>, entries: &Entries, with: &Opening<'_>) -> Res
     let mut numbers: HashMap<Vec<u8>, usize> = HashMap::new();
     let mut names = Names::default();
     let mut columns: Vec<Column> = Vec::new();
-    for (key, place) in entries.keys().zip(&entries.places) {
-        if NO_SAMPLES.contains(&key) {
-            continue;
+    for (entry, (key, place)) in entries.keys().zip(&entries.places).enumerate() {
+        if entry.is_multiple_of(1024) {
+            // Each number is a key of a map, and each column takes room for each sample.
+            let samples = names.len();
+            let cells = samples * columns.len() as u64;
+            input.hold(entries.held() + names.held() + 128 * samples + 24 * cells)?;
         }
         let Some((field, number)) = split(key) else { return Ok(None) };
         let sample = *numbers.entry(number).or_insert_with_key(|number| {
@@ -131,23 +137,63 @@ fn numbered(input: &mut Input<'_>, entries: &Entries, with: &Opening<'_>) -> Res
     Ok((samples > 0).then_some(Part { names, columns, ..Part::default() }))
 }
 
-/// Every entry is a sample: an image, a tf.train.Example, text or bytes.
-fn single(input: &mut Input<'_>, entries: &Entries, with: &Opening<'_>) -> Result<Part> {
-    let samples: Vec<usize> =
-        (0..entries.len()).filter(|number| !NO_SAMPLES.contains(&entries.key(*number))).collect();
-    let mut names = Names::default();
-    for number in &samples {
-        let key = entries.key(*number);
-        match (entries.integer_keys, key.len()) {
-            (true, 4 | 8) => {
-                let number = key.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
-                names.push(number.to_string().as_bytes());
-            }
-            _ => names.push(key),
-        }
+/// Whether the columns could be those of some environment.
+fn is_sound(part: &Part, with: &Opening<'_>) -> bool {
+    let named = |column: &Column| {
+        let image = (column.name.as_str(), column.field.as_str()) == ("data", "image");
+        image || tfrecord::is_named(column)
+    };
+    tar::is_sound(part, with) || part.columns.iter().all(named)
+}
+
+/// Looks a sample's key up in the tree: the place of the column has to be that of its value, or to
+/// lie in it where the value is an example.
+fn check(peek: &Peek<'_>, claim: &Claim<'_>) -> Option<()> {
+    let column = claim.column;
+    if column.hidden && column.name.starts_with(tar::JSON_NUMBER) {
+        return tar::check_json(peek, claim);
     }
+    let place = match claim.place()? {
+        ABSENT => return Some(()),
+        place => place,
+    };
+    let meta = Meta::look(peek)?;
+    let (own, name) = (claim.name(), column.name.as_bytes());
+    // A key that ends in "JPG" is of the column "jpg" too.
+    let grouped = [column.name.clone(), column.name.to_uppercase()]
+        .map(|name| [own, b".", name.as_bytes()].concat());
+    let mut parts = grouped.into_iter().chain([[name, b"-", own].concat()]);
+    if parts.any(|key| meta.find(peek, &key) == Some(place)) {
+        return tar::check_value(peek, claim);
+    }
+    let [start, length] = meta.keys(own).iter().find_map(|key| meta.find(peek, key))?;
+    if place == [start, length] && column.values.len() == 0 {
+        return Some(());
+    }
+    let inside = place[0] >= start && place[0] + place[1] <= start + length;
+    inside.then(|| tfrecord::check(peek, claim))?
+}
+
+/// Every entry is a sample: an image, a tf.train.Example, text or bytes.
+fn single(input: &mut Input<'_>, entries: Entries, with: &Opening<'_>) -> Result<Part> {
     let mut column = Column::new("data", Content::Bytes);
-    column.places = samples.iter().map(|number| entries.places[*number]).collect();
+    let names = if entries.integer_keys {
+        let mut names = Names::default();
+        for key in entries.keys() {
+            match key.len() {
+                4 | 8 => {
+                    let number =
+                        key.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+                    names.push(number.to_string().as_bytes());
+                }
+                _ => names.push(key),
+            }
+        }
+        names
+    } else {
+        Names::from_parts(entries.keys, entries.ends).unwrap_or_default()
+    };
+    column.places = entries.places;
     look_at(input, &mut column, with.is_image)?;
     match column.content {
         Content::Image => column.field = "image".to_owned(),
@@ -171,7 +217,9 @@ fn examples(
     with: &Opening<'_>,
 ) -> Result<Option<Vec<Column>>> {
     let mut columns = Columns::new(with.is_image);
+    let before = column.held();
     for [at, length] in &column.places {
+        input.hold(before + columns.held())?;
         let value = input.bytes(*at, *length)?;
         if columns.samples() == 0 && !is_example(value) {
             return Ok(None);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Makers;
 use super::header::{Header, LARGEST};
+use crate::buffer;
 use crate::error::Fault;
 use crate::source::array_rows::{Array, Data, Files, Maker, check_block, elements};
 
@@ -49,6 +50,10 @@ impl Stored {
             return files.take(self.file, self.offset, self.length);
         };
         check_block(length, block_memory, self.length)?;
+        // What cannot be deflated is stored, with a few bytes more.
+        if self.length > length.saturating_mul(2).saturating_add(64 << 10) {
+            return Err(Fault::corrupt("npz", "a member is larger as stored than it can be"));
+        }
         let stored = files.take(self.file, self.offset, self.length)?;
         let mut whole = Vec::new();
         flate2::read::DeflateDecoder::new(&stored[..]).take(length + 1).read_to_end(&mut whole)?;
@@ -184,8 +189,8 @@ impl Maker for Gather {
         let records = elements(shape).unwrap_or(0);
         let row = records * record;
         let count = bytes.checked_div(row).unwrap_or(0);
-        let mut out = vec![0; bytes as usize];
-        let mut run = vec![0; (count * record) as usize];
+        let mut out = buffer::zeroed(bytes)?;
+        let mut run = buffer::zeroed(count * record)?;
         for (number, place) in places(shape).enumerate() {
             let from = start + (number as u64 * *rows as u64 + block * self.each) * record;
             match &whole {

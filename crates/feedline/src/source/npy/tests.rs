@@ -38,6 +38,7 @@ impl Drop for Folder {
 pub(in crate::source) const OPENING: Opening<'static> = Opening {
     image_extensions: &[],
     block_memory: 1 << 26,
+    memory: 1 << 30,
     is_image: |bytes| bytes.starts_with(b"\xff\xd8"),
 };
 

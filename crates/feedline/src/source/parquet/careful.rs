@@ -1,6 +1,7 @@
 //! Pages on their way to the decoder, with a last look at those whose contents say how much
 //! memory to take.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use parquet::arrow::arrow_reader::RowGroups;
@@ -11,6 +12,7 @@ use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::Chunks;
+use super::pages::hybrid;
 
 /// No block of deltas is larger.
 const LARGEST_BLOCK: u64 = 1 << 16;
@@ -20,7 +22,15 @@ pub(super) struct Group<'a> {
     pub chunks: Arc<Chunks>,
     pub metadata: &'a ParquetMetaData,
     pub number: usize,
+    /// The rows that are wanted.
+    pub rows: Range<u64>,
+    /// Bytes that the values of these may take in each column.
+    pub most: u64,
 }
+
+/// The reason why rows are refused while they are decoded.
+pub(super) const GROWN: &str = "has rows that become larger than there is memory for: give more \
+     memory, or write it with smaller row groups";
 
 impl RowGroups for Group<'_> {
     fn num_rows(&self) -> usize {
@@ -32,7 +42,14 @@ impl RowGroups for Group<'_> {
         let descriptor = chunk.column_descr();
         let inner = SerializedPageReader::new(self.chunks.clone(), chunk, self.num_rows(), None)?;
         let levels = [descriptor.max_rep_level() > 0, descriptor.max_def_level() > 0];
-        Ok(Box::new(Once(Some(Careful { inner, levels }))))
+        let lists = levels[0].then(|| Lists {
+            bits: u32::from(descriptor.max_rep_level() as u16).ilog2() + 1,
+            width: super::width(chunk) + super::LEVELS,
+            rows: self.rows.clone(),
+            begun: 0,
+            left: self.most,
+        });
+        Ok(Box::new(Once(Some(Careful { inner, levels, lists }))))
     }
 
     fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
@@ -61,6 +78,61 @@ struct Careful {
     inner: SerializedPageReader<Chunks>,
     /// Whether there are repetition and definition levels.
     levels: [bool; 2],
+    /// Set where rows are lists.
+    lists: Option<Lists>,
+}
+
+/// Counts the values of the lists that are wanted: how many a row has is only said by the levels
+/// of its pages, of which a few bytes may stand for millions.
+struct Lists {
+    /// Bits of a repetition level.
+    bits: u32,
+    /// Bytes that a value takes.
+    width: u64,
+    rows: Range<u64>,
+    /// Rows that have begun.
+    begun: u64,
+    /// Bytes that are left.
+    left: u64,
+}
+
+impl Lists {
+    /// Counts a page; `None` if its levels are damaged, `false` if there are too many values.
+    fn count(&mut self, page: &Page) -> Option<bool> {
+        let (levels, values) = match page {
+            Page::DataPage { buf, num_values, rep_level_encoding: Encoding::RLE, .. } => {
+                let length = u32::from_le_bytes(buf.get(..4)?.try_into().ok()?) as usize;
+                (buf.get(4..length.checked_add(4)?)?, *num_values)
+            }
+            Page::DataPageV2 { buf, num_values, rep_levels_byte_len, .. } => {
+                (buf.get(..*rep_levels_byte_len as usize)?, *num_values)
+            }
+            // In an encoding of old all count as wanted.
+            Page::DataPage { num_values, .. } => {
+                return Some(self.take(u64::from(*num_values)));
+            }
+            Page::DictionaryPage { .. } => return Some(true),
+        };
+        let mut wanted = 0;
+        let counted = hybrid(levels, self.bits, u64::from(values), &mut |level, run| {
+            if level == 0 {
+                let (begin, end) = (self.begun, self.begun + run);
+                self.begun = end;
+                wanted += end.min(self.rows.end).saturating_sub(begin.max(self.rows.start));
+            } else if self.begun > self.rows.start && self.begun <= self.rows.end {
+                wanted += run;
+            }
+        });
+        counted.ok()?;
+        Some(self.take(wanted))
+    }
+
+    fn take(&mut self, values: u64) -> bool {
+        let bytes = values.saturating_mul(self.width);
+        let fits = bytes <= self.left;
+        self.left = self.left.saturating_sub(bytes);
+        fits
+    }
 }
 
 impl Careful {
@@ -165,6 +237,15 @@ impl Iterator for Careful {
 impl PageReader for Careful {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
         let page = self.inner.get_next_page()?;
+        if let (Some(lists), Some(page)) = (&mut self.lists, &page) {
+            match lists.count(page) {
+                Some(true) => {}
+                Some(false) => return Err(ParquetError::General(GROWN.to_owned())),
+                None => {
+                    return Err(ParquetError::General("a page's levels are damaged".to_owned()));
+                }
+            }
+        }
         match page.as_ref().map(|page| self.check(page)) {
             Some(None) => Err(ParquetError::General("a page's deltas are damaged".to_owned())),
             _ => Ok(page),
@@ -176,6 +257,10 @@ impl PageReader for Careful {
     }
 
     fn skip_next_page(&mut self) -> Result<()> {
+        if let Some(lists) = &mut self.lists {
+            let page = self.inner.peek_next_page()?;
+            lists.begun += page.and_then(|page| page.num_rows).unwrap_or(0) as u64;
+        }
         self.inner.skip_next_page()
     }
 

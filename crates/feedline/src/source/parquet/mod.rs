@@ -31,27 +31,37 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use super::Opening;
 use super::columns::Sort;
-use super::table::{Files, Places, Table, Unit};
+use super::table::{Files, Places, Table, Unit, take_places};
+use crate::buffer;
 use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::FieldKind;
 use crate::spec::FieldChoice;
+use crate::spec::read::show_bytes;
 
 /// No footer of a sound file is larger.
 const LARGEST_FOOTER: u64 = 512 << 20;
 /// Rows that are decoded at once where little may become much.
 const CAREFUL: u64 = 32 << 20;
+/// What the levels of a value and its bit of validity take while it is decoded.
+const LEVELS: u64 = 4;
+/// What footers may take, however little memory is given.
+const LEAST_ROOM: u64 = 32 << 20;
+/// So many pages are known.
+const MOST_PAGES: usize = 1 << 18;
 
 /// Opens Parquet files.
 pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Table> {
     let paths = super::shards::expand(what, &[".parquet", ".pq"])?;
-    let files = paths.into_iter().map(|path| {
-        ParquetFile::open(&path).map_err(|fault| Error::Source {
+    let mut room = with.memory.max(LEAST_ROOM);
+    let mut files = Vec::new();
+    for path in paths {
+        let file = ParquetFile::open(&path, &mut room).map_err(|fault| Error::Source {
             what: path.display().to_string(),
             problem: fault.to_string(),
-        })
-    });
-    let files = files.collect::<Result<Vec<_>>>()?;
+        })?;
+        files.push(file);
+    }
     Table::open(Box::new(Parquet { files, checked: Mutex::default() }), what, fields, with)
 }
 
@@ -60,15 +70,21 @@ pub(super) fn guard<T>(
     format: &'static str,
     work: impl FnOnce() -> Result<T, Fault>,
 ) -> Result<T, Fault> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+    crate::guard::guarded(work)
         .unwrap_or_else(|_| Err(Fault::corrupt(format, "is damaged: its decoder gave up")))
 }
 
 fn failed(error: parquet::errors::ParquetError) -> Fault {
+    if error.to_string().contains(careful::GROWN) {
+        return Fault::TooLarge(careful::GROWN.to_owned());
+    }
     Fault::corrupt("parquet", error.to_string())
 }
 
 fn arrow_failed(error: ArrowError) -> Fault {
+    if error.to_string().contains(careful::GROWN) {
+        return Fault::TooLarge(careful::GROWN.to_owned());
+    }
     Fault::corrupt("parquet", error.to_string())
 }
 
@@ -111,14 +127,12 @@ impl ChunkReader for Chunks {
                 "beyond the end of the file".to_owned(),
             ));
         }
-        let mut bytes = vec![0; length];
+        let refused = |fault: Fault| parquet::errors::ParquetError::General(fault.to_string());
+        let mut bytes = buffer::zeroed(length as u64).map_err(refused)?;
         self.file.read_exact_at(&mut bytes, start)?;
         Ok(bytes.into())
     }
 }
-
-/// Leaves, and where their values lie.
-type LeafPlaces = Vec<(usize, Arc<Places>)>;
 
 struct ParquetFile {
     path: PathBuf,
@@ -128,16 +142,15 @@ struct ParquetFile {
     metadata: ArrowReaderMetadata,
     /// The schema as the file has it; decoding makes views of text and bytes.
     schema: SchemaRef,
-    /// Where the values of plain leaves lie, once that is known.
-    places: Mutex<Option<LeafPlaces>>,
 }
 
 impl ParquetFile {
-    fn open(path: &Path) -> Result<ParquetFile, Fault> {
+    /// Reads the footer, if it takes no more than `room` bytes, of which it takes its part.
+    fn open(path: &Path, room: &mut u64) -> Result<ParquetFile, Fault> {
         let file = catalog::open(path)?;
         let length = file.metadata()?.len();
         let stamp = catalog::stamp(&file)?;
-        let footer = read_footer(&file, length)?;
+        let footer = read_footer(&file, length, room)?;
         let (metadata, schema) = guard("parquet", || {
             let options = ParquetMetaDataOptions::new()
                 .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
@@ -148,8 +161,7 @@ impl ParquetFile {
             understand(Arc::new(metadata))
         })?;
         let rows = check_groups(metadata.metadata(), length)?;
-        let places = Mutex::default();
-        Ok(ParquetFile { path: path.to_owned(), length, stamp, rows, metadata, schema, places })
+        Ok(ParquetFile { path: path.to_owned(), length, stamp, rows, metadata, schema })
     }
 
     fn groups(&self) -> &ParquetMetaData {
@@ -172,7 +184,7 @@ impl ParquetFile {
     }
 }
 
-fn read_footer(file: &File, length: u64) -> Result<Vec<u8>, Fault> {
+fn read_footer(file: &File, length: u64, room: &mut u64) -> Result<Vec<u8>, Fault> {
     let corrupt = |reason: &str| Fault::corrupt("parquet", reason);
     if length < 12 {
         return Err(corrupt("is too short for a Parquet file"));
@@ -192,12 +204,17 @@ fn read_footer(file: &File, length: u64) -> Result<Vec<u8>, Fault> {
     if footer > (length - 12).min(LARGEST_FOOTER) {
         return Err(corrupt("has a footer that is longer than the file"));
     }
-    let mut bytes = vec![0; footer as usize];
+    let mut bytes = buffer::zeroed(footer)?;
     file.read_exact_at(&mut bytes, length - 8 - footer)?;
-    match thrift::footer_is_sound(&bytes) {
-        true => Ok(bytes),
-        false => Err(corrupt("has a damaged footer")),
-    }
+    let memory = thrift::footer_memory(&bytes).ok_or_else(|| corrupt("has a damaged footer"))?;
+    *room = room.checked_sub(memory).ok_or_else(|| {
+        Fault::TooLarge(format!(
+            "has a footer that takes {}, of which {} are left: give more memory",
+            show_bytes(memory),
+            show_bytes(*room)
+        ))
+    })?;
+    Ok(bytes)
 }
 
 /// The schema as it is, and as it is decoded: text and bytes become views, which never copy a
@@ -268,8 +285,9 @@ fn check_groups(metadata: &ParquetMetaData, length: u64) -> Result<u64, Fault> {
             if values > most || (chunk.column_descr().max_rep_level() == 0 && values != here) {
                 return Err(corrupt("has a column with another number of rows"));
             }
-            if here > 0 && values == 0 {
-                return Err(corrupt("has a column without rows"));
+            // A row without a value, or with an empty list, has a level that says so.
+            if values < here {
+                return Err(corrupt("has a column with fewer values than rows"));
             }
         }
         if leaves == 0 && here > 0 {
@@ -294,35 +312,62 @@ fn width(chunk: &ColumnChunkMetaData) -> u64 {
 
 fn decoded(chunk: &ColumnChunkMetaData) -> u64 {
     let values = u64::try_from(chunk.num_values()).unwrap_or(u64::MAX);
-    let stored = u64::try_from(chunk.uncompressed_size()).unwrap_or(u64::MAX);
+    // No more than its codec can make of what is there, whatever the footer says.
+    let most = pages::unpacked(chunk.compression(), chunk.compressed_size().max(0) as u64);
+    let most = most.max(pages::SMALL_PAGE);
+    let stored = u64::try_from(chunk.uncompressed_size()).unwrap_or(u64::MAX).min(most);
     values.saturating_mul(width(chunk)).saturating_add(match chunk.column_type() {
         Type::BYTE_ARRAY => stored,
         _ => 0,
     })
 }
 
-/// What the pages of a column chunk hold: the largest page, and whether little becomes much.
-type Checked = HashMap<(usize, usize, usize), (u64, bool)>;
+/// What the pages of column chunks hold, by file, row group and leaf.
+#[derive(Default)]
+struct Checked {
+    chunks: HashMap<(usize, usize, usize), Arc<pages::Facts>>,
+    /// Pages of all of them.
+    pages: usize,
+}
 
 struct Parquet {
     files: Vec<ParquetFile>,
-    /// Column chunks whose pages were looked at: file, row group, leaf.
+    /// Column chunks whose pages were looked at.
     checked: Mutex<Checked>,
 }
 
 impl Parquet {
     /// Looks at a chunk's pages once.
-    fn check(&self, opened: &File, key: (usize, usize, usize)) -> Result<(u64, bool), Fault> {
+    fn check(&self, opened: &File, key: (usize, usize, usize)) -> Result<Arc<pages::Facts>, Fault> {
         let lock = || self.checked.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(&key) {
-            return Ok(*known);
+        if let Some(known) = lock().chunks.get(&key) {
+            return Ok(known.clone());
         }
         let file = &self.files[key.0];
         let facts =
             pages::check(opened, file.length, file.groups().row_group(key.1).column(key.2))?;
-        let found = (facts.largest, facts.grows);
-        lock().insert(key, found);
-        Ok(found)
+        let facts = Arc::new(facts);
+        let mut checked = lock();
+        // What is not kept is looked at again.
+        if checked.pages > MOST_PAGES || checked.chunks.len() > MOST_PAGES {
+            *checked = Checked::default();
+        }
+        checked.pages += facts.data.len();
+        checked.chunks.insert(key, facts.clone());
+        Ok(facts)
+    }
+
+    /// The leaves of columns of a unit's row group, with what their pages hold.
+    fn facts(
+        &self,
+        opened: &File,
+        unit: &Unit,
+        columns: &[usize],
+    ) -> Result<Vec<(usize, Arc<pages::Facts>)>, Fault> {
+        let file = &self.files[unit.file];
+        let leaves: BTreeSet<usize> = columns.iter().flat_map(|c| file.leaves(*c)).collect();
+        let check = |leaf| Ok((leaf, self.check(opened, (unit.file, unit.group, leaf))?));
+        leaves.into_iter().map(check).collect()
     }
 }
 
@@ -342,26 +387,38 @@ impl Files for Parquet {
         sizes.reduce(u64::saturating_add).or(Some(0)).map(|size| size.max(file.rows))
     }
 
-    fn places(&self, file: usize, column: usize, sort: &Sort) -> Result<Option<Arc<Places>>> {
+    fn places(
+        &self,
+        file: usize,
+        columns: &[(usize, &Sort)],
+        room: &mut u64,
+    ) -> Result<Vec<Option<Arc<Places>>>> {
         let file = &self.files[file];
-        let bytes = matches!(sort, Sort::Binary | Sort::ImageStruct | Sort::Plain(FieldKind::Text));
-        let &[leaf] = &file.leaves(column)[..] else { return Ok(None) };
-        if !bytes {
-            return Ok(None);
-        }
-        let mut known = file.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = match &mut *known {
-            Some(all) => all,
-            none => none.insert(places::find(file).map_err(|fault| Error::Source {
-                what: file.path.display().to_string(),
-                problem: fault.to_string(),
-            })?),
+        let leaf = |(column, sort): &(usize, &Sort)| {
+            let bytes =
+                matches!(sort, Sort::Binary | Sort::ImageStruct | Sort::Plain(FieldKind::Text));
+            let &[leaf] = &file.leaves(*column)[..] else { return None };
+            (bytes && places::is_plain(file, leaf)).then_some(leaf)
         };
-        let at = all.iter().position(|(each, _)| *each == leaf);
-        Ok(at.map(|at| all[at].1.clone()))
+        let leaves: Vec<Option<usize>> = columns.iter().map(leaf).collect();
+        let mut asked: Vec<usize> = leaves.iter().flatten().copied().collect();
+        asked.sort_unstable();
+        asked.dedup();
+        for _ in &asked {
+            take_places(&file.path, file.rows, room)?;
+        }
+        let found = places::find(file, &asked, *room).map_err(|fault| Error::Source {
+            what: file.path.display().to_string(),
+            problem: fault.to_string(),
+        })?;
+        let place = |leaf: &Option<usize>| {
+            let at = found.iter().position(|(each, _)| Some(*each) == *leaf);
+            at.map(|at| found[at].1.clone())
+        };
+        Ok(leaves.iter().map(place).collect())
     }
 
-    fn units(&self, number: usize, columns: &[usize], limit: u64) -> Result<Vec<Unit>> {
+    fn units(&self, number: usize, columns: &[usize], limit: u64, most: u64) -> Result<Vec<Unit>> {
         let file = &self.files[number];
         let leaves: BTreeSet<usize> = columns.iter().flat_map(|c| file.leaves(*c)).collect();
         let mut units = Vec::new();
@@ -371,6 +428,18 @@ impl Files for Parquet {
             let bytes = sizes.reduce(u64::saturating_add).unwrap_or(0);
             let parts = bytes.div_ceil(limit.max(1)).clamp(1, rows.max(1));
             let each = rows.div_ceil(parts).max(1);
+            let count = rows.div_ceil(each);
+            let reserved = match count.saturating_add(units.len() as u64) > most {
+                true => Err(Fault::TooLarge(
+                    "is read in more blocks of rows than there is memory for: give more memory"
+                        .to_owned(),
+                )),
+                false => buffer::reserve(&mut units, count),
+            };
+            reserved.map_err(|fault| Error::Source {
+                what: file.path.display().to_string(),
+                problem: fault.to_string(),
+            })?;
             let mut first = 0;
             while first < rows {
                 let rows = each.min(rows - first);
@@ -382,17 +451,35 @@ impl Files for Parquet {
         Ok(units)
     }
 
-    fn decode(&self, unit: &Unit, columns: &[usize]) -> Result<Vec<ArrayRef>, Fault> {
+    fn need(&self, unit: &Unit, columns: &[usize]) -> Result<u64, Fault> {
+        let file = &self.files[unit.file];
+        let opened = catalog::reopen(&file.path, file.stamp)?;
+        let group = file.groups().row_group(unit.group);
+        let need = self.facts(&opened, unit, columns)?.into_iter().map(|(leaf, facts)| {
+            let chunk = group.column(leaf);
+            // Where rows are lists, which pages hold them is not known before they are decoded.
+            let pages = match chunk.column_descr().max_rep_level() {
+                0 => facts.bytes(unit.first, unit.first + unit.rows).max(facts.largest),
+                _ => facts.dictionary + facts.largest,
+            };
+            pages.saturating_add(unit.rows.saturating_mul(width(chunk) + LEVELS))
+        });
+        Ok(need.fold(0, u64::saturating_add))
+    }
+
+    fn held(&self) -> u64 {
+        self.files.iter().map(|file| file.groups().memory_size() as u64).sum()
+    }
+
+    fn decode(&self, unit: &Unit, columns: &[usize], most: u64) -> Result<Vec<ArrayRef>, Fault> {
         let file = &self.files[unit.file];
         let opened = Arc::new(catalog::reopen(&file.path, file.stamp)?);
-        let leaves: BTreeSet<usize> = columns.iter().flat_map(|c| file.leaves(*c)).collect();
+        let facts = self.facts(&opened, unit, columns)?;
         let mut step = unit.rows;
-        for leaf in &leaves {
-            let (largest, grows) = self.check(&opened, (unit.file, unit.group, *leaf))?;
-            if grows {
-                step = step.min((CAREFUL / largest.max(1)).max(1));
-            }
+        for (_, facts) in facts.iter().filter(|(_, facts)| facts.grows) {
+            step = step.min((CAREFUL.min(most) / facts.largest.max(1)).max(1));
         }
+        let leaves: BTreeSet<usize> = facts.into_iter().map(|(leaf, _)| leaf).collect();
         let batches = guard("parquet", || {
             let chunks = Arc::new(Chunks { file: opened, length: file.length });
             let (metadata, fields) = (file.groups(), file.metadata.schema().fields());
@@ -408,7 +495,8 @@ impl Files for Parquet {
             ];
             let some = selectors.into_iter().filter(|part| part.row_count > 0).collect::<Vec<_>>();
             let some = (unit.rows < all).then(|| RowSelection::from(some));
-            let group = careful::Group { chunks, metadata, number: unit.group };
+            let rows = unit.first..unit.first + unit.rows;
+            let group = careful::Group { chunks, metadata, number: unit.group, rows, most };
             let reader = ParquetRecordBatchReader::try_new_with_row_groups(
                 &levels,
                 &group,
@@ -420,8 +508,9 @@ impl Files for Parquet {
             for batch in reader.map_err(failed)? {
                 let batch = batch.map_err(arrow_failed)?;
                 bytes += batch.get_array_memory_size() as u64;
-                if step < unit.rows && bytes > unit.bytes.saturating_mul(16).max(256 << 20) {
-                    return Err(Fault::TooLarge("has a block that becomes too large".to_owned()));
+                // They are joined in the end, which takes as much again.
+                if step < unit.rows && bytes > most / 2 {
+                    return Err(Fault::TooLarge(careful::GROWN.to_owned()));
                 }
                 batches.push(batch);
             }

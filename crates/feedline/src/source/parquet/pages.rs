@@ -9,12 +9,13 @@ use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::super::table::{MISSING, Places};
 use super::thrift::Page;
+use crate::buffer;
 use crate::error::Fault;
 
 /// No page of a sound file is larger, decompressed.
 const LARGEST_PAGE: u64 = 1 << 30;
 /// What a page may always take, however little of the file it is.
-const SMALL_PAGE: u64 = 4 << 20;
+pub(super) const SMALL_PAGE: u64 = 4 << 20;
 /// A compressed page grows by no more than this (zstd, of one value again and again).
 const GROWTH: u64 = 1 << 14;
 /// No page holds more values.
@@ -51,7 +52,10 @@ impl Window<'_> {
             let end = at.checked_add(length).filter(|end| *end <= self.length);
             let end = end.ok_or_else(|| corrupt("a value lies beyond the end of the file"))?;
             let end = end.max((at + self.step).min(self.length));
-            self.bytes.resize((end - at) as usize, 0);
+            let length = (end - at) as usize;
+            let more = length.saturating_sub(self.bytes.len());
+            buffer::grow(&mut self.bytes, more)?;
+            self.bytes.resize(length, 0);
             self.begin = at;
             self.file.read_exact_at(&mut self.bytes, at)?;
         }
@@ -98,6 +102,9 @@ fn pages(
             .ok_or_else(|| corrupt("a page is longer than its column"))?;
         if page.kind != 2 && page.kind != 1 {
             values += page.values;
+            if values > chunk.num_values() as u64 {
+                break;
+            }
         }
         each(window, &page, body)?;
     }
@@ -111,23 +118,37 @@ fn pages(
 pub(super) struct Facts {
     /// Bytes of the largest page.
     pub largest: u64,
+    /// Bytes of the dictionary.
+    pub dictionary: u64,
+    /// Values and bytes of each page of data.
+    pub data: Vec<(u32, u32)>,
     /// Whether values are made of those before them, so that little may become much.
     pub grows: bool,
+}
+
+impl Facts {
+    /// Bytes of the pages that hold values `first` to `end`, the dictionary included.
+    pub(super) fn bytes(&self, first: u64, end: u64) -> u64 {
+        let mut before = 0;
+        let within = self.data.iter().filter(|(values, _)| {
+            let begin = before;
+            before += u64::from(*values);
+            begin < end && before > first
+        });
+        self.dictionary + within.map(|(_, bytes)| u64::from(*bytes)).sum::<u64>()
+    }
 }
 
 /// Looks at all pages of a chunk, so that no decoder is misled by them.
 pub(super) fn check(file: &File, length: u64, chunk: &ColumnChunkMetaData) -> Result<Facts, Fault> {
     let mut window = Window { file, length, begin: 0, bytes: Vec::new(), step: 256 };
-    let mut facts = Facts { largest: 0, grows: false };
+    let mut facts = Facts { largest: 0, dictionary: 0, data: Vec::new(), grows: false };
     let codec = chunk.compression();
     pages(&mut window, chunk, &mut |window, page, body| {
-        let most = match codec {
-            Compression::UNCOMPRESSED => page.compressed,
-            Compression::SNAPPY | Compression::LZ4_RAW => page.compressed.saturating_mul(256),
-            _ => page.compressed.saturating_mul(GROWTH),
-        };
-        let most = most.clamp(SMALL_PAGE, LARGEST_PAGE);
-        if page.uncompressed > most || page.compressed > LARGEST_PAGE {
+        let most = unpacked(codec, page.compressed).clamp(SMALL_PAGE, LARGEST_PAGE);
+        // No codec makes a page much larger.
+        let stored = page.uncompressed.saturating_mul(2).saturating_add(64 << 10);
+        if page.uncompressed > most || page.compressed > LARGEST_PAGE.min(stored) {
             return Err(corrupt("a page is larger than it can be"));
         }
         if page.values > MOST_VALUES {
@@ -138,8 +159,8 @@ pub(super) fn check(file: &File, length: u64, chunk: &ColumnChunkMetaData) -> Re
         }
         if matches!(codec, Compression::GZIP(_)) && page.compressed > 64 << 10 {
             let levels = page.definition + page.repetition;
-            let bytes = window.get(body + levels, page.compressed - levels)?;
-            gunzip_is_bounded(bytes, page.uncompressed)?;
+            let stored = Stored { file, at: body + levels, end: body + page.compressed };
+            gunzip_is_bounded(stored, page.uncompressed)?;
         }
         // The decoder of Hadoop's LZ4 does not know when to stop.
         if matches!(codec, Compression::LZ4) && page.compressed > 4 << 20 {
@@ -147,17 +168,61 @@ pub(super) fn check(file: &File, length: u64, chunk: &ColumnChunkMetaData) -> Re
                 "has pages of more than 4 MB in Hadoop's LZ4: write it with lz4_raw".to_owned(),
             ));
         }
-        facts.largest = facts.largest.max(page.uncompressed);
+        // Both are held while a page is unpacked; neither is larger than LARGEST_PAGE.
+        let mut bytes = page.uncompressed.max(page.compressed);
+        // Frames, which the library takes for Hadoop's LZ4 as well, become what they become.
+        if matches!(codec, Compression::LZ4) && page.compressed >= 4 {
+            let levels = page.definition + page.repetition;
+            let magic = window.number(body + levels).unwrap_or(0);
+            if matches!(magic, 0x184d_2204 | 0x184c_2102 | 0x184d_2a50..=0x184d_2a5f) {
+                bytes = bytes.max(page.compressed.saturating_mul(255).min(LARGEST_PAGE));
+            }
+        }
+        facts.largest = facts.largest.max(bytes);
+        match page.kind {
+            2 => facts.dictionary = facts.dictionary.saturating_add(bytes),
+            1 => {}
+            _ => {
+                buffer::grow(&mut facts.data, 1)?;
+                facts.data.push((page.values as u32, bytes as u32));
+            }
+        }
         facts.grows |= page.encoding == DELTA_BYTE_ARRAY;
         Ok(())
     })?;
     Ok(facts)
 }
 
+/// What so many bytes of a codec become at most.
+pub(super) fn unpacked(codec: Compression, bytes: u64) -> u64 {
+    match codec {
+        Compression::UNCOMPRESSED => bytes,
+        Compression::SNAPPY | Compression::LZ4_RAW => bytes.saturating_mul(256),
+        _ => bytes.saturating_mul(GROWTH),
+    }
+}
+
+/// Reads on from a place up to another.
+struct Stored<'a> {
+    file: &'a File,
+    at: u64,
+    end: u64,
+}
+
+impl std::io::Read for Stored<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let length = (self.end.saturating_sub(self.at)).min(out.len() as u64) as usize;
+        let read = self.file.read_at(&mut out[..length], self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
 /// The library's decoder of gzip takes all that comes: it is counted first where that may be much.
-fn gunzip_is_bounded(bytes: &[u8], expected: u64) -> Result<(), Fault> {
+fn gunzip_is_bounded(stored: Stored<'_>, expected: u64) -> Result<(), Fault> {
     use std::io::Read;
-    let mut reader = flate2::read::MultiGzDecoder::new(bytes).take(expected + 1);
+    let stored = std::io::BufReader::with_capacity(64 << 10, stored);
+    let mut reader = flate2::bufread::MultiGzDecoder::new(stored).take(expected + 1);
     let found = std::io::copy(&mut reader, &mut std::io::sink())?;
     match found <= expected {
         true => Ok(()),
@@ -177,18 +242,34 @@ pub(super) fn is_plain(chunk: &ColumnChunkMetaData) -> bool {
     };
     chunk.compression() == Compression::UNCOMPRESSED
         && chunk.column_descr().max_rep_level() == 0
-        && matches!(chunk.column_type(), Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY)
+        && match chunk.column_type() {
+            Type::BYTE_ARRAY => true,
+            // Values of nothing would be many in a page of nothing.
+            Type::FIXED_LEN_BYTE_ARRAY => chunk.column_descr().type_length() > 0,
+            _ => false,
+        }
         && chunk.encodings().all(known)
         && chunk.file_path().is_none()
 }
 
+/// Refuses what takes more than there is room for while places are looked for.
+fn check_room(bytes: u64, room: u64) -> Result<(), Fault> {
+    match bytes <= room.max(SMALL_PAGE) {
+        true => Ok(()),
+        false => Err(Fault::TooLarge(
+            "has pages that are larger than there is memory for: give more memory".to_owned(),
+        )),
+    }
+}
+
 /// Adds the places of a chunk's values; `false` if they do not lie in the file as they are.
-pub(super) fn places(
+fn places(
     file: &File,
     length: u64,
     chunk: &ColumnChunkMetaData,
     begins: &mut Vec<u64>,
     lengths: &mut Vec<u32>,
+    room: u64,
 ) -> Result<bool, Fault> {
     let descriptor = chunk.column_descr();
     let max = descriptor.max_def_level();
@@ -204,6 +285,10 @@ pub(super) fn places(
         let end = body + page.compressed;
         if page.kind == 2 {
             plain &= matches!(page.encoding, PLAIN | PLAIN_DICTIONARY);
+            // Each value takes a byte of the page at least.
+            let most = page.values.min(page.compressed);
+            check_room(most.saturating_add(dictionary.len() as u64).saturating_mul(16), room)?;
+            buffer::reserve(&mut dictionary, most)?;
             return walk(window, body, end, page.values, fixed, &mut |begin, length| {
                 dictionary.push((begin, length));
             });
@@ -232,9 +317,12 @@ pub(super) fn places(
         }
         // Which of the rows have a value.
         let first = begins.len();
+        buffer::grow(begins, page.values as usize)?;
+        buffer::grow(lengths, page.values as usize)?;
         let mut present = 0;
         if max > 0 {
             let bits = u32::from(max as u16).ilog2() + 1;
+            check_room(levels.1 - levels.0, room)?;
             let bytes = window.get(levels.0, levels.1 - levels.0)?;
             hybrid(bytes, bits, page.values, &mut |level, run| {
                 let here = level == max as u32;
@@ -260,6 +348,7 @@ pub(super) fn places(
         match page.encoding {
             PLAIN => walk(window, at, end, present, fixed, &mut put),
             PLAIN_DICTIONARY | RLE_DICTIONARY if present > 0 => {
+                check_room(end - at, room)?;
                 let bytes = window.get(at, end - at)?;
                 let (bits, bytes) =
                     bytes.split_first().ok_or_else(|| corrupt("a page is empty"))?;
@@ -316,7 +405,7 @@ fn walk(
 }
 
 /// Runs of equal numbers and packed numbers, of `bits` bits each: `count` in all.
-fn hybrid(
+pub(super) fn hybrid(
     bytes: &[u8],
     bits: u32,
     count: u64,
@@ -380,15 +469,19 @@ fn unpack(bytes: &[u8], at: u64, bits: u32) -> u32 {
     ((u64::from_le_bytes(word) >> (at % 8)) & ((1_u64 << bits) - 1)) as u32
 }
 
-/// The places of a whole column of a file, if all of its values lie there plainly.
+/// The places of a whole column of a file of `rows` rows, if all of its values lie there plainly.
 pub(super) fn column(
     file: &File,
     length: u64,
+    rows: u64,
     chunks: &mut dyn Iterator<Item = &ColumnChunkMetaData>,
+    room: u64,
 ) -> Result<Option<Places>, Fault> {
     let (mut begins, mut lengths) = (Vec::new(), Vec::new());
+    buffer::reserve(&mut begins, rows)?;
+    buffer::reserve(&mut lengths, rows)?;
     for chunk in chunks {
-        if !places(file, length, chunk, &mut begins, &mut lengths)? {
+        if !places(file, length, chunk, &mut begins, &mut lengths, room)? {
             return Ok(None);
         }
     }

@@ -128,48 +128,97 @@ impl<'a> Compact<'a> {
     }
 }
 
-/// Whether a footer's lists are as long as they say, and its schema no deeper than can be walked.
-pub(super) fn footer_is_sound(bytes: &[u8]) -> bool {
+/// What the library takes for an element of a schema, for each level above a leaf, and for a
+/// column chunk.
+const ELEMENT: u64 = 1 << 10;
+const LEVEL: u64 = 64;
+const CHUNK: u64 = 600;
+
+/// Bytes that a footer takes once it is read; `None` unless its lists are as long as they say, and
+/// its schema is no deeper than can be walked.
+pub(super) fn footer_memory(bytes: &[u8]) -> Option<u64> {
     let mut reader = Compact::new(bytes);
-    let sound = reader.fields(0, &mut |reader, number, kind| {
-        if number != 2 || kind != 9 {
-            return Some(false);
-        }
-        let (count, kind) = reader.list()?;
-        if kind != STRUCT {
+    let mut memory = bytes.len() as u64;
+    reader.fields(0, &mut |reader, number, kind| {
+        let more = match (number, kind) {
+            (2, 9) => schema_memory(reader)?,
+            (4, 9) => chunk_memory(reader)?,
+            _ => return Some(false),
+        };
+        memory = memory.saturating_add(more);
+        Some(true)
+    })?;
+    Some(memory)
+}
+
+fn schema_memory(reader: &mut Compact<'_>) -> Option<u64> {
+    let (count, kind) = reader.list()?;
+    if kind != STRUCT {
+        return None;
+    }
+    let mut memory = 0_u64;
+    // For each group that is open, children that are still to come, and bytes of its path.
+    let mut open: Vec<(u64, u64)> = Vec::new();
+    for at in 0..count {
+        let (mut children, mut name) = (0, 0);
+        reader.fields(1, &mut |reader, number, kind| {
+            match (number, kind) {
+                (4, 8) => {
+                    name = reader.varint()?;
+                    reader.pass(name)?;
+                }
+                (5, 5) => children = reader.int()?,
+                _ => return Some(false),
+            }
+            Some(true)
+        })?;
+        let children = u64::try_from(children).ok()?;
+        if children > count - at {
             return None;
         }
-        // Children that are still to come, for each group that is open.
-        let mut open: Vec<u64> = Vec::new();
-        for at in 0..count {
-            let mut children = 0;
-            reader.fields(1, &mut |reader, number, kind| {
-                if number == 5 && kind == 5 {
-                    children = reader.int()?;
-                    return Some(true);
-                }
-                Some(false)
-            })?;
-            let children = u64::try_from(children).ok()?;
-            if children > count - at {
-                return None;
-            }
-            if let Some(left) = open.last_mut() {
-                *left = left.checked_sub(1)?;
-            }
-            if children > 0 {
-                open.push(children);
-            }
-            while open.last() == Some(&0) {
-                open.pop();
-            }
-            if open.len() > DEEPEST_SCHEMA {
-                return None;
-            }
+        let mut path = name;
+        if let Some((left, before)) = open.last_mut() {
+            *left = left.checked_sub(1)?;
+            path = path.saturating_add(*before);
         }
-        Some(true)
-    });
-    sound.is_some()
+        memory = memory.saturating_add(ELEMENT);
+        if children > 0 {
+            open.push((children, path));
+        } else {
+            // Each leaf has the names of all groups that it is in.
+            let levels = LEVEL * open.len() as u64;
+            memory = memory.saturating_add(path).saturating_add(levels);
+        }
+        while open.last().is_some_and(|(left, _)| *left == 0) {
+            open.pop();
+        }
+        if open.len() > DEEPEST_SCHEMA {
+            return None;
+        }
+    }
+    Some(memory)
+}
+
+fn chunk_memory(reader: &mut Compact<'_>) -> Option<u64> {
+    let (count, kind) = reader.list()?;
+    // An empty list may be one of nothing.
+    if kind != STRUCT && count > 0 {
+        return None;
+    }
+    let mut memory = 0_u64;
+    for _ in 0..count {
+        memory = memory.saturating_add(CHUNK);
+        reader.fields(1, &mut |reader, number, kind| {
+            if (number, kind) != (1, 9) {
+                return Some(false);
+            }
+            let (count, kind) = reader.list()?;
+            memory = memory.saturating_add(CHUNK.saturating_mul(count));
+            reader.skip_many(count, kind, 2)?;
+            Some(true)
+        })?;
+    }
+    Some(memory)
 }
 
 /// What a page's header says.

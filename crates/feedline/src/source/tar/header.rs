@@ -114,6 +114,14 @@ impl Headers {
     }
 }
 
+/// The name in the header of a member of `size` bytes; `None` if it is not one.
+pub(super) fn name_before(block: &[u8; 512], size: u64) -> Option<Vec<u8>> {
+    let regular = matches!(block[156], 0 | b'0' | b'7');
+    // What octal digits cannot say stands in a header of its own.
+    let fits = number(&block[124..136]) == Some(size) || size >= 1 << 33;
+    (regular && fits && checksum_fits(block)).then(|| own_name(block))
+}
+
 /// The header at `at`; `None` where the archive ends.
 fn read_block(input: &mut Input<'_>, at: u64) -> Result<Option<[u8; 512]>> {
     let bytes = input.some(at, BLOCK)?;

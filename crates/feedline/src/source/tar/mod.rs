@@ -8,15 +8,17 @@ mod header;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use header::Headers;
 pub(super) use header::Member;
 
 use super::encoding::Encoding;
 use super::input::{Compression, Input};
+use super::names::Names;
 use super::npy_header::NpyHeader;
-use super::part::{Column, Content, Part, Place, Values};
-use super::spans::{Scanner, Spans};
+use super::part::{ABSENT, Column, Content, Part, Place, Values};
+use super::spans::{self, Claim, Peek, Scanner, Spans};
 use super::{Opening, shards};
 use crate::error::{Fault, Result};
 use crate::spec::FieldChoice;
@@ -33,12 +35,20 @@ const LONGEST_NUMBER: u64 = 64;
 /// Numbers are taken out of JSON up to this size, for this many keys.
 const LONGEST_JSON: u64 = 64 << 10;
 const MOST_KEYS: usize = 64;
+/// What their columns' names begin with.
+pub(super) const JSON_NUMBER: &str = "json.";
 
 /// Opens shards.
 pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
     let files = shards::expand(path, &ENDINGS)?;
-    let scanner =
-        Scanner { format: "tar", version: 1, compression: Compression::by_magic, scan: &scan };
+    let scanner = Scanner {
+        format: "tar",
+        version: 1,
+        compression: Compression::by_magic,
+        scan: Arc::new(scan),
+        admit: &|_, part, with| (is_sound(part, with) && is_in_order(part)).then_some(()),
+        check: &check,
+    };
     Spans::open(path, &scanner, files, fields, with)
 }
 
@@ -238,17 +248,25 @@ impl Found {
 struct JsonFound {
     keys: Vec<String>,
     numbers: Vec<Vec<(usize, f64, Option<i64>)>>,
+    /// How many there are.
+    count: u64,
+}
+
+/// A number as it is taken out of JSON, and as a whole one.
+fn json_number(value: &serde_json::Value) -> Option<(f64, Option<i64>)> {
+    match value {
+        serde_json::Value::Bool(value) => {
+            Some((f64::from(u8::from(*value)), Some((*value).into())))
+        }
+        value => Some((value.as_f64()?, value.as_i64())),
+    }
 }
 
 impl JsonFound {
     fn add(&mut self, sample: usize, text: &[u8]) {
         let Ok(serde_json::Value::Object(object)) = serde_json::from_slice(text) else { return };
         for (key, value) in object {
-            let value = match value {
-                serde_json::Value::Bool(value) => serde_json::Value::from(u8::from(value)),
-                value => value,
-            };
-            let Some(number) = value.as_f64() else { continue };
+            let Some((number, whole)) = json_number(&value) else { continue };
             let at = match self.keys.iter().position(|known| *known == key) {
                 Some(at) => at,
                 None if self.keys.len() < MOST_KEYS => {
@@ -258,13 +276,14 @@ impl JsonFound {
                 }
                 None => continue,
             };
-            self.numbers[at].push((sample, number, value.as_i64()));
+            self.numbers[at].push((sample, number, whole));
+            self.count += 1;
         }
     }
 
     fn finish(self, samples: usize) -> impl Iterator<Item = Column> {
         self.keys.into_iter().zip(self.numbers).map(move |(key, numbers)| {
-            let mut column = Column::new(&format!("json.{key}"), Content::Number);
+            let mut column = Column::new(&format!("{JSON_NUMBER}{key}"), Content::Number);
             column.hidden = true;
             let whole = numbers.iter().all(|(_, _, whole)| whole.is_some());
             column.values = if whole { Values::Int(Vec::new()) } else { Values::Float(Vec::new()) };
@@ -286,7 +305,7 @@ fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
     let mut headers = Headers::default();
     // The rest of a member's last block counts: without it, other programs take the archive for cut.
     let mut before: Option<Member> = None;
-    group(input, with, &mut |input| {
+    group(input, with, 0, &mut |input| {
         if let Some(member) = &before {
             let blocks = member.size.checked_next_multiple_of(512).unwrap_or(u64::MAX);
             if !input.reaches(member.start.saturating_add(blocks))? {
@@ -299,10 +318,109 @@ fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
     })
 }
 
-/// Groups what `next` gives, one after the other, into samples.
+/// Whether the columns are those that grouping makes of their names.
+pub(super) fn is_sound(part: &Part, with: &Opening<'_>) -> bool {
+    let samples = part.names.len() as usize;
+    part.columns.iter().all(|column| {
+        if column.hidden {
+            let number = column.name.starts_with(JSON_NUMBER) && column.values.len() == samples;
+            return number && column.content == Content::Number && column.field == column.name;
+        }
+        let role = role(&column.name, with);
+        let plain = column.encoding == Encoding::Plain;
+        let whole = matches!(column.values, Values::Int(_));
+        let content = match (&role, &column.content) {
+            (Role::Number, Content::Number) => return whole && plain && is_named(column, &role),
+            (Role::Image, Content::Image)
+            | (Role::Number | Role::Text, Content::Text)
+            | (Role::Bytes | Role::Array, Content::Bytes)
+            | (Role::Pickle | Role::Array, Content::Refused(_)) => plain,
+            (Role::Array, Content::Array { .. }) => {
+                matches!(column.encoding, Encoding::After(_) | Encoding::Npy)
+            }
+            (Role::Array, Content::Ragged { .. }) => column.encoding == Encoding::Npy,
+            _ => false,
+        };
+        content && column.values.len() == 0 && is_named(column, &role)
+    })
+}
+
+fn is_named(column: &Column, role: &Role) -> bool {
+    column.field == field_name(&column.name, role)
+}
+
+fn is_in_order(part: &Part) -> bool {
+    part.columns.iter().all(|column| column.hidden || spans::is_in_order(&column.places))
+}
+
+/// Compares a member with its header, which stands before it, and a number with its text.
+fn check(peek: &Peek<'_>, claim: &Claim<'_>) -> Option<()> {
+    let Claim { column, .. } = claim;
+    if column.hidden {
+        return check_json(peek, claim);
+    }
+    let [start, size] = match claim.place()? {
+        ABSENT => return Some(()),
+        place => place,
+    };
+    let block = peek(start.checked_sub(512)?, 512)?;
+    let name = header::name_before(block.as_slice().try_into().ok()?, size)?;
+    // A longer name, or one that is not ASCII, stands in a header of its own.
+    let stem = [claim.name(), b".", column.name.as_bytes()].concat();
+    if stem.len() < 100 && stem.is_ascii() && !name.eq_ignore_ascii_case(&stem) {
+        return None;
+    }
+    check_value(peek, claim)
+}
+
+/// Compares a number with the text at its place, and what is said of an array with its header.
+pub(super) fn check_value(peek: &Peek<'_>, claim: &Claim<'_>) -> Option<()> {
+    let Claim { column, at, .. } = claim;
+    let [start, size] = claim.place()?;
+    if let Values::Int(values) = &column.values {
+        let text = peek(start, Some(size).filter(|size| *size <= LONGEST_NUMBER)?)?;
+        let number: i64 = std::str::from_utf8(&text).ok()?.trim().parse().ok()?;
+        return (number == *values.get(*at)?).then_some(());
+    }
+    if let (Content::Array { dtype, shape }, Encoding::After(skip)) =
+        (&column.content, column.encoding)
+    {
+        let header = NpyHeader::read(&peek(start, size.min(skip))?).ok()?;
+        let same = header.dtype == *dtype && header.shape == *shape && header.is_plain();
+        return (same && header.start as u64 == skip).then_some(());
+    }
+    Some(())
+}
+
+/// Compares a number with the JSON that it was taken from.
+pub(super) fn check_json(peek: &Peek<'_>, claim: &Claim<'_>) -> Option<()> {
+    let Claim { part, column, at, .. } = claim;
+    let key = column.name.strip_prefix(JSON_NUMBER)?;
+    let text = part.columns.iter().find(|column| column.name == "json")?;
+    let number = match *text.places.get(*at)? {
+        ABSENT => None,
+        [_, size] if size > LONGEST_JSON => None,
+        [start, size] => {
+            let object: serde_json::Value =
+                serde_json::from_slice(&peek(start, size)?).unwrap_or_default();
+            object.get(key).and_then(json_number)
+        }
+    };
+    let same = match (number, &column.values) {
+        (None, _) => claim.place()? == ABSENT,
+        (Some(_), _) if claim.place()? == ABSENT => false,
+        (Some((_, whole)), Values::Int(values)) => whole == Some(*values.get(*at)?),
+        (Some((number, _)), Values::Float(values)) => number as f32 == *values.get(*at)?,
+        (Some(_), Values::None) => false,
+    };
+    same.then_some(())
+}
+
+/// Groups what `next` gives, one after the other, into samples; `before` bytes are kept beside.
 pub(super) fn group(
     input: &mut Input<'_>,
     with: &Opening<'_>,
+    before: u64,
     next: &mut dyn FnMut(&mut Input<'_>) -> Result<Option<Member>>,
 ) -> Result<Part> {
     let mut part = Part::default();
@@ -338,8 +456,12 @@ pub(super) fn group(
             column.samples.push(sample);
             column.places.push([member.start, member.size]);
             members += 1;
+            if members.is_multiple_of(1024) {
+                input.hold(before + kept(&part.names, &columns, &json, members))?;
+            }
         }
     }
+    input.hold(before + kept(&part.names, &columns, &json, members))?;
     let samples = part.names.len() as usize;
     // Every column takes room for every sample.
     if columns.len().saturating_mul(samples) > members * 16 + (1 << 20) {
@@ -351,6 +473,14 @@ pub(super) fn group(
     part.columns = columns.into_iter().map(|column| column.finish(samples)).collect();
     part.columns.extend(json.finish(samples));
     Ok(part)
+}
+
+/// Bytes that are kept of so many members, with the columns that will be made of them: every column
+/// takes a place and maybe a number for every sample.
+fn kept(names: &Names, columns: &[Found], json: &JsonFound, members: usize) -> u64 {
+    let cells = names.len().saturating_mul((columns.len() + json.keys.len()) as u64);
+    let lists = 48 * members as u64 + 32 * names.len() + 48 * json.count;
+    names.held() + lists + 512 * columns.len() as u64 + cells.saturating_mul(24)
 }
 
 fn repeated(input: &Input<'_>, key: &[u8]) -> crate::error::Error {

@@ -9,6 +9,7 @@ use crate::source::Source;
 const WITH: Opening<'static> = Opening {
     image_extensions: &["jpg", "png"],
     block_memory: 1 << 20,
+    memory: 1 << 30,
     is_image: |bytes| bytes.starts_with(b"\xff\xd8"),
 };
 
@@ -267,4 +268,74 @@ fn a_shard_that_was_replaced_is_not_read_at_the_old_places() {
             assert!(error.contains("has changed since the data set was opened"), "{error}");
         }
     }
+}
+
+#[test]
+fn an_index_that_says_something_else_than_its_shard_is_made_anew() {
+    use crate::source::index::{self, Identity};
+    let shelf = Shelf::new("false-index");
+    let texts: Vec<String> = (0..50).map(|n| format!("text {n:02} ").repeat(300)).collect();
+    let numbers: Vec<String> = (0..50).map(|n| n.to_string()).collect();
+    let names: Vec<[String; 2]> =
+        (0..50).map(|n| [format!("a/{n:03}.txt"), format!("a/{n:03}.cls")]).collect();
+    let files: Vec<(&str, &[u8])> = (0..50)
+        .flat_map(|n| {
+            let [text, class] = &names[n];
+            [(text.as_str(), texts[n].as_bytes()), (class.as_str(), numbers[n].as_bytes())]
+        })
+        .collect();
+    let whole = archive(&files);
+    let path = shelf.write("a.tar", &whole);
+    let open = || open(&path, &[], &WITH).unwrap();
+    let right = |source: &Spans| {
+        (0..50).all(|n| {
+            let (text, number) = (&texts[n as usize], &numbers[n as usize]);
+            shown(source, n, "txt").trim_end_matches("[]") == text
+                && shown(source, n, "label") == *number
+        })
+    };
+    assert!(right(&open()));
+    let identity = Identity::of(&std::fs::File::open(&path).unwrap(), "tar", 1).unwrap();
+    let forged: [&dyn Fn(&mut super::super::index::Scanned); 4] = [
+        // Another sample's bytes, a piece of a member, another label, another name.
+        &|scanned| scanned.part.columns[0].places.swap(3, 4),
+        &|scanned| scanned.part.columns[0].places[7][1] -= 1,
+        &|scanned| scanned.part.columns[1].values = Values::Int(vec![1; 50]),
+        &|scanned| {
+            let mut names = Names::default();
+            (0..50).for_each(|n| names.push(format!("b/{n:03}").as_bytes()));
+            scanned.part.names = names;
+        },
+    ];
+    for forge in forged {
+        let mut scanned = index::load(&path, &identity, u64::MAX).unwrap();
+        forge(&mut scanned);
+        index::save(&path, &identity, &scanned);
+        let source = open();
+        assert!(right(&source));
+        assert!(source.origin(0).unwrap().ends_with("a.tar/a/000"));
+        let again = index::load(&path, &identity, u64::MAX).unwrap();
+        assert_eq!(again.part.names.get(0), Path::new("a/000"), "it was made anew");
+    }
+    // Of a compressed shard places in another order than a scan's show at once.
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    std::io::Write::write_all(&mut packed, &whole).unwrap();
+    let path = shelf.write("b.tar.gz", &packed.finish().unwrap());
+    let open = || super::open(&path, &[], &WITH).unwrap();
+    assert!(right(&open()) && right(&open()));
+    let identity = Identity::of(&std::fs::File::open(&path).unwrap(), "tar", 1).unwrap();
+    let mut scanned = index::load(&path, &identity, u64::MAX).unwrap();
+    scanned.part.columns[0].places.swap(3, 4);
+    index::save(&path, &identity, &scanned);
+    assert!(right(&open()));
+    let again = index::load(&path, &identity, u64::MAX).unwrap();
+    assert!(again.part.columns[0].places[3] < again.part.columns[0].places[4], "it was made anew");
+    // What a scan could have found shows when the shard is unpacked.
+    scanned.part.columns[0].places.swap(3, 4);
+    scanned.part.columns[1].values = Values::Int(vec![1; 50]);
+    index::save(&path, &identity, &scanned);
+    let (source, mut room) = (open(), Taken::default());
+    let field = source.fields().iter().position(|each| each.name == "txt").unwrap();
+    let error = source.read(3, field, &mut room).unwrap_err().to_string();
+    assert!(error.contains("remove") && error.contains("b.tar.gz.feedline-index"), "{error}");
 }

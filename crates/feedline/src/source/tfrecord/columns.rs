@@ -94,6 +94,15 @@ impl Columns {
         })
     }
 
+    /// Bytes that are kept, with the columns that will be made of them: each takes a place and
+    /// maybe a number for every record.
+    pub(in crate::source) fn held(&self) -> u64 {
+        let columns = self.columns.len() as u64;
+        let cells = u64::from(self.samples).saturating_mul(columns);
+        let entries = self.entries.saturating_mul(size_of::<Entry>() as u64);
+        cells.saturating_mul(24).saturating_add(entries).saturating_add(512 * columns)
+    }
+
     /// How many records were added.
     pub(in crate::source) fn samples(&self) -> usize {
         self.samples as usize
@@ -384,10 +393,17 @@ fn apply_notes(column: &mut Column, same: &HashMap<String, Same>) -> bool {
     true
 }
 
+/// What the usual names of TensorFlow's image sets become.
+const USUAL: [(&str, &str); 2] = [("image/encoded", "image"), ("image/class/label", "label")];
+
+/// Whether a feature is called what it may be called.
+pub(in crate::source) fn is_named(column: &Column) -> bool {
+    column.field == column.name || USUAL.contains(&(&*column.name, &*column.field))
+}
+
 /// The usual names of TensorFlow's image sets become those that everybody uses.
 fn name_fields(columns: &mut [Column]) {
-    let usual = [("image/encoded", "image"), ("image/class/label", "label")];
-    for (name, field) in usual {
+    for (name, field) in USUAL {
         if columns.iter().any(|column| column.name == field) {
             continue;
         }

@@ -8,18 +8,21 @@ mod columns;
 mod example;
 mod wire;
 
-pub(super) use columns::{Columns, is_example};
+pub(super) use columns::{Columns, is_example, is_named};
 pub(super) use example::{count_numbers, write_numbers};
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
+use super::encoding::Encoding;
 use super::input::{Compression, Input};
 use super::names::Names;
-use super::part::Part;
-use super::spans::{Scanner, Spans};
+use super::part::{ABSENT, Column, Content, Part, Values};
+use super::spans::{Claim, Peek, Scanner, Spans, is_in_order};
 use super::{Opening, shards};
 use crate::error::Result;
+use crate::sample::DType;
 use crate::spec::FieldChoice;
 
 /// True for the names of such files, as `train.tfrecord`, `train.tfrecords.gz` or
@@ -65,7 +68,17 @@ pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> R
     } else {
         shards::expand(path, &[])?
     };
-    let scanner = Scanner { format: "tfrecord", version: 1, compression, scan: &scan };
+    let scanner = Scanner {
+        format: "tfrecord",
+        version: 1,
+        compression,
+        scan: Arc::new(scan),
+        admit: &|_, part, _| {
+            let sound = |column: &Column| is_named(column) && is_in_order(&column.places);
+            part.columns.iter().all(sound).then_some(())
+        },
+        check: &check,
+    };
     Spans::open(path, &scanner, files, fields, with)
 }
 
@@ -82,6 +95,73 @@ fn compression(start: &[u8]) -> Compression {
     }
 }
 
+/// Between a feature's name and its value there are up to four lengths, each with its tag.
+const BEFORE_VALUE: u64 = 4 * 11;
+
+/// The tags of a name and of its value, and of a feature's three lists.
+const NAME: u8 = 0x0a;
+const VALUE: u8 = 0x12;
+const BYTES_LIST: u8 = 0x0a;
+const FLOAT_LIST: u8 = 0x12;
+const INT_LIST: u8 = 0x1a;
+
+/// A tag and a length, as protocol buffers write them.
+fn tagged(tag: u8, mut length: u64) -> Vec<u8> {
+    let mut bytes = vec![tag];
+    while length >= 0x80 {
+        bytes.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    bytes.push(length as u8);
+    bytes
+}
+
+/// Compares what lies at a place with what is said of it: the feature's name has to stand before it,
+/// a number has to be the one that is there, and a string of bytes or of floats as long as the
+/// length before it says.
+pub(super) fn check(peek: &Peek<'_>, claim: &Claim<'_>) -> Option<()> {
+    let Claim { column, at, .. } = *claim;
+    let [start, length] = match claim.place()? {
+        ABSENT => return Some(()),
+        place => place,
+    };
+    if length == 0 {
+        // An empty list, which has no number.
+        return (column.values.len() == 0).then_some(());
+    }
+    let name = column.name.as_bytes();
+    let key = [&tagged(NAME, name.len() as u64), name, &[VALUE]].concat();
+    let window = (BEFORE_VALUE + key.len() as u64).min(start);
+    let before = peek(start - window, window)?;
+    let value = &before[memchr::memmem::rfind(&before, &key)? + key.len()..];
+    // The value's length, then the tag of its list.
+    let tag = value.iter().position(|byte| *byte < 0x80).and_then(|at| value.get(at + 1)).copied();
+    if let Encoding::Numbers { is_float, has_steps } = column.encoding {
+        let list = if is_float { FLOAT_LIST } else { INT_LIST };
+        if !has_steps && tag != Some(list) {
+            return None;
+        }
+        let mut found = [0; 8];
+        let found = &mut found[..if is_float { 4 } else { 8 }];
+        let said = match &column.values {
+            // Counted and compared with what is said whenever it is read.
+            Values::None => return Some(()),
+            Values::Int(values) if !is_float => bytemuck::bytes_of(values.get(at)?),
+            Values::Float(values) if is_float => bytemuck::bytes_of(values.get(at)?),
+            _ => return None,
+        };
+        write_numbers(&peek(start, length)?, is_float, has_steps, found).ok()?;
+        return (found == said).then_some(());
+    }
+    let is_float = match &column.content {
+        Content::Array { dtype, .. } | Content::Ragged { dtype, .. } => *dtype == DType::F32,
+        _ => false,
+    };
+    let fits = tag == Some(BYTES_LIST) || tag == Some(FLOAT_LIST) && is_float;
+    let whole = value.ends_with(&tagged(NAME, length));
+    (fits && whole && column.values.len() == 0).then_some(())
+}
+
 /// Finds the features of all records of a file.
 fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
     let mut columns = Columns::new(with.is_image);
@@ -89,6 +169,7 @@ fn scan(input: &mut Input<'_>, with: &Opening<'_>) -> Result<Part> {
     let mut at = 0u64;
     loop {
         let number = names.len();
+        input.hold(names.held() + columns.held())?;
         let head = input.some(at, HEAD)?;
         if head.is_empty() {
             break;

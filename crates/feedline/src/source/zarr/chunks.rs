@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::codecs;
 use super::metadata::{Keys, Packing, Shard};
+use crate::buffer;
 use crate::catalog;
 use crate::error::Fault;
 use crate::sample::Room;
@@ -74,7 +75,7 @@ impl Chunks {
                     self.block_memory
                 )));
             }
-            let mut bytes = vec![0; length as usize];
+            let mut bytes = buffer::zeroed(length)?;
             file.read_exact_at(&mut bytes, offset)?;
             Ok(Some(bytes))
         };
@@ -100,10 +101,10 @@ impl Chunks {
         let counts =
             self.grid.shape.iter().zip(&shard.shape).map(|(axis, outer)| axis.div_ceil(*outer));
         let number = counts.zip(&outer).fold(0u64, |number, (count, at)| number * count + at);
-        let index = self.indexes.get(number, || {
+        let index = self.indexes.get(number, index_bytes, || {
             let start = if shard.index_first { 0 } else { length - index_bytes };
             check_block(index_bytes, self.block_memory, length)?;
-            let mut index = vec![0; index_bytes as usize];
+            let mut index = buffer::zeroed(index_bytes)?;
             file.read_exact_at(&mut index, start)?;
             let index = match shard.checked {
                 true => codecs::undo(&[codecs::Codec::Crc32c], index, count as usize * 16)?,
@@ -143,19 +144,19 @@ impl Chunks {
         let chunk = codecs::undo(&self.packing.codecs, stored, whole as usize)?;
         match self.packing.order.is_empty() || chunk.len() as u64 != whole {
             true => Ok(Some(chunk)),
-            false => Ok(Some(self.in_order(&chunk))),
+            false => Ok(Some(self.in_order(&chunk)?)),
         }
     }
 
     /// Elements of a chunk whose axes were stored in another order.
-    fn in_order(&self, chunk: &[u8]) -> Vec<u8> {
+    fn in_order(&self, chunk: &[u8]) -> Result<Vec<u8>, Fault> {
         let (axes, size) = (&self.grid.chunk, self.grid.size as usize);
         // Elements from one to the next along each axis, in the usual order.
         let mut steps = vec![1u64; axes.len()];
         for axis in (1..axes.len()).rev() {
             steps[axis - 1] = steps[axis] * axes[axis];
         }
-        let mut out = vec![0; chunk.len()];
+        let mut out = buffer::zeroed(chunk.len() as u64)?;
         let mut at = vec![0u64; axes.len()];
         for element in chunk.chunks_exact(size.max(1)) {
             let to: u64 =
@@ -170,7 +171,7 @@ impl Chunks {
                 at[place] = 0;
             }
         }
-        out
+        Ok(out)
     }
 }
 
@@ -203,7 +204,9 @@ impl Resolve for Texts {
         eight.copy_from_slice(reference.get(..8).ok_or_else(|| corrupt("a row is too short"))?);
         let row = u64::from_ne_bytes(eight);
         let each = self.chunks.grid.chunk[0];
-        let chunk = self.cache.get(row / each, || {
+        // What a chunk of texts unpacks to shows only then.
+        let expected = largest_block(self.chunks.block_memory, 0);
+        let chunk = self.cache.get(row / each, expected, || {
             let chunk = self.chunks.unpacked(&[row / each])?.unwrap_or_default();
             let bytes = chunk.len() as u64;
             Ok((chunk, bytes))
