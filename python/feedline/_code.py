@@ -25,6 +25,7 @@ from feedline._collate import (
 from feedline._errors import (
     ClosedError,
     SampleError,
+    SourceError,
     StaleIteratorError,
     StateError,
     TooManyFailuresError,
@@ -41,8 +42,18 @@ from feedline._open import (
     open_sources,
 )
 from feedline._plain import with_paths
-from feedline._rows import Arrays, Native, Rows, Stream, warn_of_the_long_way
-from feedline._source import is_iterable, length_of
+from feedline._rows import (
+    ANEW,
+    Arrays,
+    Called,
+    Listed,
+    Native,
+    Rows,
+    Stream,
+    stream_name,
+    warn_of_the_long_way,
+)
+from feedline._source import is_iterable, length_of, reads_once
 from feedline._stages import Row, Stages, as_list, name_of, refuse
 from feedline._tuning import CodeTuning
 from feedline.transforms import Transform
@@ -90,6 +101,12 @@ class CodeLoader:
         self._asked = executor
         check_arguments(spec, executor, collate_fn, worker_init_fn)
         self._streams = is_iterable(source)
+        if self._streams and not hasattr(source, "__iter__"):
+            source = Called(source)
+        # It can be read from its beginning once: a second time would begin wherever the first one stopped.
+        self._once = self._streams and reads_once(source)
+        self.begun = False
+        self._source = source
         sources, weights, paths = ([source], [None], []) if self._streams else open_sources(source)
         self._sources = sources
         if self._streams:
@@ -103,7 +120,10 @@ class CodeLoader:
         seed = self._plain_spec.get("seed", 0)
         fields = None if self._streams else field_names(sources)
         decode = spec.get("decode")
-        native = any(isinstance(one, Native) for one in sources)
+        native = any(
+            one.has_images if isinstance(one, Native) else isinstance(one, Listed) and one.has_files
+            for one in sources
+        )
         layout = spec.get("layout") or "CHW"
         self._stages = Stages(spec.get("transforms"), layout, decode, seed, decodes=native)
         for one in sources:
@@ -205,16 +225,23 @@ class CodeLoader:
 
     @property
     def _names(self) -> list[str]:
-        return [_type_name(self._given["source"])] if self._streams else [one.name for one in self._sources]
+        return [_type_name(self._source)] if self._streams else [one.name for one in self._sources]
 
     @property
     def about(self) -> dict[str, Any]:
         """Fields, sizes, classes, workers."""
         classes = [] if self._streams else self._sources[0].classes
         fields = [{"name": name, "dtype": None, "shape": None} for name in self._fields or ()]
-        about = {**self._about, "fields": fields, "classes": classes, "sources": self._names}
+        unused = [(one.name, one.unused) for one in self._sources if isinstance(one, Native) and one.unused]
+        about = {
+            **self._about,
+            "fields": fields,
+            "classes": classes,
+            "sources": self._names,
+            "unused_columns": unused,
+        }
         if self._streams:
-            length = length_of(self._given["source"])
+            length = length_of(self._source)
             whole = self._plain_spec.get("batch_size", 1) * about["world_size"]
             short = self._plain_spec.get("last_batch", "short") == "short"
             about["samples"] = length
@@ -315,7 +342,7 @@ class CodeLoader:
 
     def _next_epoch(self, epoch: int) -> None:
         self._place = (epoch + 1, 0, None)
-        if self._executor is not None and self._executor.name != "inline":
+        if self._executor is not None and self._executor.name != "inline" and not self._once:
             # The worker begins with the next epoch while the program finishes this one.
             self._running()
 
@@ -394,10 +421,15 @@ class CodeLoader:
             self._executor = self._start(first)
             tasks = itertools.chain([first], tasks)
         begin = Begin(rows=self._plain_spec.get("batch_size", 1))
+        if self._once and self.begun:
+            raise SourceError(
+                f"{stream_name(self._source)}: can be read once, and was begun before; allowed: {ANEW}"
+            )
+        self.begun = True
         if self._streams:
             if number and inner is None:
                 whole = begin.rows * self._about["world_size"]
-                warn_of_the_long_way(number * whole, _type_name(self._given["source"]))
+                warn_of_the_long_way(number * whole, _type_name(self._source))
             at = {"epoch": epoch, "batch": number, "inner": inner}
             begin.states = [{"dataset": at, "iterator": None, "ended": False}]
         self._executor.begin(begin)
@@ -448,7 +480,11 @@ class CodeLoader:
     def _choose(self, first: Task) -> Choice:
         if self._streams:
             return Choice("processes", "an iterable is read by one worker, beside the program").tell()
-        if all(isinstance(one, Native | Arrays) for one in self._sources) and not self._stages.functions:
+        native = all(
+            isinstance(one, Native | Arrays) or (isinstance(one, Listed) and one.has_files)
+            for one in self._sources
+        )
+        if native and not self._stages.functions:
             return Choice("threads", "all per-sample work is native").tell()
         # What is still to be written counts as part of a sample's time.
         with self._rows.trying():
@@ -638,9 +674,12 @@ def _tasks(
             epoch, number = epoch + 1, 0
 
 
-def _type_name(thing: Any) -> str:
-    return type(thing).__qualname__
+def _type_name(stream: Any) -> str:
+    named = stream.function if isinstance(stream, Called) else type(stream)
+    return getattr(named, "__qualname__", type(named).__qualname__)
 
 
-def _identity(dataset: Any) -> list[Any]:
-    return [f"{type(dataset).__module__}.{type(dataset).__qualname__}"]
+def _identity(stream: Any) -> list[Any]:
+    if isinstance(stream, Called):
+        return [name_of(stream.function)]
+    return [f"{type(stream).__module__}.{type(stream).__qualname__}"]

@@ -19,6 +19,7 @@ def decode_image(
     exif_orientation: bool = False,
     max_pixels: int | None = None,
     allow_truncated: bool = False,
+    allow_damaged: bool = False,
 ) -> numpy.typing.NDArray[Any]:
     """The pixels of an image, given as its bytes or its path, as uint8 [height, width, channels].
 
@@ -33,7 +34,9 @@ def decode_image(
         with open(data, "rb") as file:
             data = file.read()
     try:
-        pixels, shape = _native.decode_image(data, mode, exif_orientation, max_pixels, allow_truncated)
+        pixels, shape = _native.decode_image(
+            data, mode, exif_orientation, max_pixels, allow_truncated, allow_damaged
+        )
     except ValueError as error:
         place = "" if path is None else f" {path}"
         text = f"cannot decode{place}: {error}"

@@ -51,7 +51,7 @@ def can_pin() -> bool:
         warnings.warn(
             f"pin_memory=True does nothing here, as no GPU can be used: {problem}",
             RuntimeWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
     return problem is None
 

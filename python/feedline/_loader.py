@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -14,7 +16,7 @@ import numpy.typing
 from feedline import _native
 from feedline._batch import Batch, Convert, fields_converter
 from feedline._device import choose
-from feedline._errors import Error, SpecError, StateError
+from feedline._errors import ClosedError, Error, SpecError, StateError
 from feedline._live import hide_workers, open_dashboard
 from feedline._observe import Teller, Telling
 from feedline._plain import plain, with_paths
@@ -30,6 +32,10 @@ Output = Literal["numpy", "torch", "jax", "dlpack"]
 Executor = Literal["auto", "threads", "processes", "inline"]
 
 
+# Every program that reads JSON has such numbers exactly.
+_SEED_BITS = 53
+
+
 class Loader:
     """Makes batches of a data set, epoch after epoch.
 
@@ -40,16 +46,28 @@ class Loader:
     source: a folder of class folders, a folder of images, a .csv, .tsv or .jsonl manifest; a dict
         as in a description (`{"kind": "manifest", "path": ..., "label_columns": [...]}`); arrays
         (one, a tuple or a dict of them, of NumPy or torch: the fields are called "0", "1", ... or
-        by the dict's keys); any object with `__len__` and `__getitem__`; or a list of these (joined
-        end to end), or of `(source, weight)` pairs (mixed); or an iterable. Arrays are read where
-        they lie and must not be written to meanwhile; one that is not contiguous is copied once.
-        A data set's samples may be arrays, numbers, text, bytes, None, and dicts, tuples and lists
-        of them; a batch has their structure. An iterable is read by one worker.
+        by the dict's keys); any object with `__len__` and `__getitem__`; an iterable, or a function
+        that returns an iterator; or a list. Arrays are read where they lie and must not be written
+        to meanwhile; one that is not contiguous is copied once. A data set's samples may be arrays,
+        numbers, text, bytes, None, and dicts, tuples and lists of them; a batch has their structure.
+        An iterable is read by one worker, from its beginning in each epoch: a generator, which has
+        only one, has one epoch.
+        A list of samples is a data set: paths of image files, `(path, label)`, dicts, tuples, images
+        as arrays (1, 3 or 4 channels), encoded bytes, numbers. A list of other paths, descriptions
+        or data sets joins them end to end; `(source, weight)` pairs of these mix them. Arrays that
+        could be samples, columns or sets of samples are refused in a list, and so is a number beside
+        them or beside a text that names no file; `{"kind": "arrays", "x": array}` is always a source.
     transforms: ops of `feedline.transforms` for the image: a sample's field "image" or else its first
-        one, encoded bytes or an array. Python functions may stand among them; they get an image as
-        an array [height, width, channels], and what the last one returns goes into the batch as it
-        is. `PerBatch(function)` at the end gets whole batches.
+        one, encoded bytes or an array. Python functions may stand among them; wherever they stand
+        they get a NumPy array [height, width, channels] of the elements' type at that point, and
+        return one (or [channels, height, width], or torch's tensor), which `layout` is applied to;
+        what is not an image of 1, 3 or 4 channels goes in and out as it is. torchvision's ops and
+        torch's modules get tensors [channels, height, width] (v2: `tv_tensors.Image`; those with
+        ToTensor or PILToTensor: Pillow's images). `PerBatch(function)` at the end gets whole batches.
     batch_size: samples of a batch, on each rank.
+    seed: the root of all randomness. None draws one, which `seed`, `spec` and the state of the loader
+        then hold: a loader made with None goes on with the seed of the state that it is given. Several
+        ranks need the same number, so None is refused there.
     num_workers: threads, or what `executor` says; 0 makes batches in the calling thread. "auto" begins
         with one for each core and comes down to the fewest that keep the program from waiting
         (`stats()["tuning"]` and the log say what was changed and why; no batch changes by it).
@@ -62,13 +80,16 @@ class Loader:
     rank, world_size: this process among those that share the work; RANK and WORLD_SIZE of the
         environment by default.
     output: the library whose arrays a batch holds. None of them copies.
-    layout: "CHW", "HWC", or "channels_last" (shape of the first, memory of the second).
+    layout: "CHW", "HWC", or "channels_last" (shape of the first, memory of the second), also for what
+        the last function returns.
     open_blocks: blocks that are shuffled together where data is read a block at a time (compressed
         chunks, row groups, shards); "auto" is what half of the memory for blocks holds, "all" a full
         shuffle, which may read each block many times.
     decode: a dict with mode ("rgb", "gray", or "bytes" for the files as they are),
-        exif_orientation, max_pixels, allow_truncated, exact (never decode a JPEG at a smaller
-        size, even where a resize makes it less than half as large).
+        exif_orientation, max_pixels, allow_truncated (take what there is of files that end early,
+        as Pillow's LOAD_TRUNCATED_IMAGES), allow_damaged (take JPEGs whose data do not all decode,
+        as Pillow does), exact (never decode a JPEG at a smaller size, even where a resize makes it
+        less than half as large).
     replacement, weights, subset, num_samples: draw with replacement; in proportion to weights
         (one for each sample, or "balanced"); only from these samples (a slice or a list); so many.
     last_batch: "short", "drop", "pad" or "wrap".
@@ -102,7 +123,7 @@ class Loader:
         | None = (),
         batch_size: int = 1,
         shuffle: bool = False,
-        seed: int = 0,
+        seed: int | None = 0,
         num_workers: int | Literal["auto"] = "auto",
         prefetch_factor: int | None = None,
         memory: int | str | None = None,
@@ -211,10 +232,28 @@ class Loader:
     def _open(
         self, spec: dict[str, Any], output: str, device: object, device_prefetch: int, pin_memory: bool | None
     ) -> None:
-        code = {name: spec.pop(name, None) for name in ("executor", "collate_fn", "worker_init_fn")}
-        code["executor"] = code["executor"] or "auto"
         if "transforms" in spec:
             spec["transforms"] = as_list(spec["transforms"])
+        drawn = "seed" in spec and spec["seed"] is None
+        self._again = (dict(spec), output, device, device_prefetch, pin_memory) if drawn else None
+        if drawn:
+            spec["seed"] = secrets.randbits(_SEED_BITS)
+        self._build(spec, output, device, device_prefetch, pin_memory)
+        _warn_of_unused(self._about["unused_columns"])
+        if drawn and self._about["world_size"] > 1:
+            self._native.close()
+            raise refuse(
+                "seed",
+                f"None would draw another seed on each of the {self._about['world_size']} ranks, and their "
+                "batches would not fit together",
+                "the same number on all ranks",
+            )
+
+    def _build(
+        self, spec: dict[str, Any], output: str, device: object, device_prefetch: int, pin_memory: bool | None
+    ) -> None:
+        code = {name: spec.pop(name, None) for name in ("executor", "collate_fn", "worker_init_fn")}
+        code["executor"] = code["executor"] or "auto"
         source, transforms = spec.get("source"), spec.get("transforms")
         asked = code["executor"] != "auto" or code["collate_fn"] or code["worker_init_fn"]
         if is_code(source) or has_code(transforms) or asked:
@@ -295,6 +334,11 @@ class Loader:
         return int(self._about["samples"])
 
     @property
+    def seed(self) -> int:
+        """The root of all randomness, which was drawn if the loader was made with None."""
+        return int(self.spec.get("seed", 0))
+
+    @property
     def num_workers(self) -> int:
         """Workers that make batches now."""
         try:
@@ -323,7 +367,33 @@ class Loader:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` was taken; the next iteration begins there."""
+        """Goes on where `state` was taken; the next iteration begins there.
+
+        A loader that was made with `seed=None` takes the state's seed.
+        """
+        seed = _seed_of(state)
+        if self._native.closed:
+            raise ClosedError("the loader is closed: make a new one")
+        if self._again is None or seed is None or seed == self.seed:
+            self._resume(state)
+            return
+        other = Loader.__new__(Loader)
+        other._again = self._again
+        spec, output, device, prefetch, pin = self._again
+        other._build({**spec, "seed": seed}, output, device, prefetch, pin)
+        try:
+            other._resume(state)
+        except BaseException:
+            # This one stays as it was.
+            other.close()
+            raise
+        if not isinstance(self._native, _native.Loader) and not isinstance(other._native, _native.Loader):
+            # What can be read once has been begun, whatever the seed.
+            other._native.begun = self._native.begun
+        self._native.close()
+        self.__dict__.update(other.__dict__)
+
+    def _resume(self, state: Mapping[str, Any]) -> None:
         if not isinstance(self._native, _native.Loader):
             self._native.load_state_dict(state)
             return
@@ -379,9 +449,10 @@ class Loader:
         order = "shuffled" if spec.get("shuffle") else "in order"
         if "weights" in spec or spec.get("replacement"):
             order = "drawn with replacement"
+        drawn = "" if self._again is None else " (drawn)"
         lines = [
             f"Loader({' + '.join(about['sources'])}",
-            f"  {_count(about['samples'])} samples{classes}, {order}, seed {spec.get('seed', 0)}",
+            f"  {_count(about['samples'])} samples{classes}, {order}, seed {self.seed}{drawn}",
             f"  {_count(about['batches'])} batches of {size:,}"
             + (f" on rank {about['rank']} of {about['world_size']}" if about["world_size"] > 1 else ""),
         ]
@@ -391,10 +462,41 @@ class Loader:
             if field["shape"] is not None:
                 known = f"  {field['dtype']} {[size, *field['shape']]}"
             lines.append(f"  {field['name']:<{width}}{known}")
+        for name, columns in about["unused_columns"]:
+            of = f" of {name}" if len(about["sources"]) > 1 else ""
+            lines.append(f"  columns{of} not used: {_some(columns)}")
         closed = ", closed" if self._native.closed else ""
         place = f" on {self._device}" if self._device else ""
         lines.append(f"  {self.num_workers} workers, output {self._output}{place}{closed})")
         return "\n".join(lines)
+
+
+# What was said once need not be said again.
+_warned: set[tuple[str, ...]] = set()
+
+
+def _warn_of_unused(sources: list[tuple[str, list[str]]]) -> None:
+    for name, columns in sources:
+        if (name, *columns) not in _warned:
+            _warned.add((name, *columns))
+            warnings.warn(
+                f"{name}: these columns are not used: {_some(columns)}; "
+                '{"kind": "manifest", "path": ..., "label_columns": [...]} as the source chooses those that '
+                "become fields, and leaves the others out without this warning",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _some(columns: list[str]) -> str:
+    more = f" and {len(columns) - 10:,} more" if len(columns) > 10 else ""
+    return ", ".join(column[:80] for column in columns[:10]) + more
+
+
+def _seed_of(state: Any) -> int | None:
+    identity = state.get("identity") if isinstance(state, Mapping) else None
+    seed = identity.get("seed") if isinstance(identity, Mapping) else None
+    return seed if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 1 << 64 else None
 
 
 def _count(number: int | None) -> str:

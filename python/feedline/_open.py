@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from feedline import _native
-from feedline._errors import SourceError, SpecError, make
+from feedline._errors import SourceError, SpecError
 from feedline._plain import plain
-from feedline._rows import Arrays, Dataset, Native
+from feedline._rows import Arrays, Dataset, Listed, Native
 from feedline._source import read_parts
 from feedline._stages import refuse
 
@@ -67,6 +67,8 @@ def open_sources(source: Any) -> tuple[list[Any], list[float | None], list[bytes
         weights.append(weight)
         if kind == "dataset":
             sources.append(Dataset(value))
+        elif kind == "samples":
+            sources.append(Listed(value))
         elif kind == "arrays":
             sources.append(Arrays(value))
         else:
@@ -121,13 +123,5 @@ def field_names(sources: list[Any]) -> tuple[str, ...] | None:
 def open_quarantine(path: Any) -> Any:
     if path is None:
         return None
-    try:
-        return open(path, "a", encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        details = {
-            "what": "cannot write the quarantine file",
-            "errno": error.errno,
-            "reason": str(error),
-            "filename": os.fsdecode(path),
-        }
-        raise make("FileError", "", details) from None
+    descriptor = _native.open_quarantine(os.fsencode(path))
+    return open(descriptor, "a", encoding="utf-8", errors="surrogateescape")

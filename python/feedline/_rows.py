@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
+import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy
 
 from feedline import _native
-from feedline._collate import as_arrays, image_key, is_named_tuple
+from feedline._collate import as_arrays, at_image, image_key, is_named_tuple
 from feedline._errors import SampleError, SourceError
-from feedline._stages import Row, Stages, failed
+from feedline._source import is_image_path
+from feedline._stages import Row, Stages, failed, name_of
 from feedline.workers.job import is_stateful
 
 # How many stand-ins are tried for one bad sample, as in the engine.
@@ -65,22 +68,79 @@ class Dataset:
         return through(sample, row, stages)
 
 
-def through(sample: Any, row: Row, stages: Stages) -> Any:
+def through(sample: Any, row: Row, stages: Stages, path: str | None = None) -> Any:
     """A sample with its image replaced by what the stages make of it."""
     if not stages.is_empty:
-        key = image_key(sample)
-        if key is None:
-            sample = stages.run(sample, row)
-        elif isinstance(sample, Mapping):
-            sample = {**sample, key: stages.run(sample[key], row)}
-        else:
-            fields = list(sample)
-            fields[key] = stages.run(fields[key], row)
-            sample = type(sample)(*fields) if is_named_tuple(sample) else type(sample)(fields)
+        sample = at_image(sample, lambda image: stages.run(image, row, path))
     try:
         return as_arrays(sample)
     except Exception as error:
         raise failed(row, "collate", error) from error
+
+
+class Listed(Dataset):
+    """A list of samples. Where the image is the path of an image file, the file is read."""
+
+    def __init__(self, samples: Sequence[Any]) -> None:
+        super().__init__(samples)
+        self.has_files = any(is_image_path(_image(sample)) for sample in samples)
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"a list of {len(self):,} samples"
+
+    @property
+    def identity(self) -> Any:
+        """What a state must agree on: the files' names, and the number of samples."""
+        names = hashlib.blake2b(digest_size=8)
+        for sample in self.dataset if self.has_files else ():
+            image = _image(sample)
+            names.update(os.fsencode(image) if is_image_path(image) else b"")
+            names.update(b"\0")
+        return ["list", len(self), names.hexdigest()]
+
+    def labels(self) -> list[int] | None:
+        """The classes of all samples: the field "label", or the second of two."""
+        labels = []
+        for sample in self.dataset:
+            if isinstance(sample, Mapping):
+                label = sample.get("label")
+            else:
+                label = sample[1] if isinstance(sample, tuple | list) and len(sample) == 2 else None
+            if isinstance(label, bool) or not isinstance(label, int | numpy.integer):
+                return None
+            labels.append(int(label))
+        return labels
+
+    def sample(self, row: Row, stages: Stages) -> Any:
+        """One sample, through the stages."""
+        sample = self.dataset[row.sample]
+        image, path = _image(sample), None
+        if is_image_path(image):
+            path = os.fsdecode(image)
+            try:
+                with open(path, "rb") as file:
+                    data = file.read()
+            except Exception as error:
+                raise failed(row, "read", error, path) from error
+            sample = at_image(sample, lambda _: data)
+        elif stages.first is None and not stages.is_empty:
+            # A function may write to what it gets, and the next epoch must find it as it was.
+            sample = at_image(sample, _copied)
+        return through(sample, row, stages, path)
+
+
+def _copied(image: Any) -> Any:
+    """An array or a tensor of its own; what else there is cannot be written to in place."""
+    if isinstance(image, numpy.ndarray):
+        return image.copy()
+    return image.clone() if callable(getattr(image, "clone", None)) else image
+
+
+def _image(sample: Any) -> Any:
+    key = image_key(sample)
+    return sample if key is None else sample[key]
 
 
 class Native:
@@ -96,9 +156,15 @@ class Native:
         self.fields = tuple(field["name"] for field in self._fields)
         self.classes: list[str] = about["classes"]
         self.name: str = about["name"]
+        self.unused: list[str] = about["unused_columns"]
         self.identity = [about["fingerprint"], len(self._samples)]
         kinds = [field["kind"] for field in self._fields]
         self._image = next((at for at, kind in enumerate(kinds) if kind in ("encoded", "pixels")), None)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether it has encoded images, or pixels as images."""
+        return self._image is not None
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -116,8 +182,8 @@ class Native:
     def sample(self, row: Row, stages: Stages) -> Any:
         """One sample by its fields' names, through the stages."""
         fields: dict[str, Any] = {}
+        first = stages.first
         for at, field in enumerate(self._fields):
-            first = stages.first
             if at == self._image and first is not None:
                 ready: Any = self._samples.prepare(
                     row.sample, at, first, stages.seed, row.epoch, row.draws, row.source
@@ -126,8 +192,13 @@ class Native:
                     path = self._samples.path(row.sample)
                     ready = stages.run(numpy.asarray(ready), row, path, after_first=True)
                 fields[field["name"]] = as_arrays(ready)
-            else:
-                fields[field["name"]] = self._value(row, at, field)
+                continue
+            value = self._value(row, at, field)
+            if at == (self._image or 0) and not stages.is_empty:
+                # Bytes as they are, or arrays, whose first field is the image as in the engine.
+                own = value.copy() if isinstance(value, numpy.ndarray) else value
+                value = as_arrays(stages.run(own, row, self._samples.path(row.sample)))
+            fields[field["name"]] = value
         return fields
 
     def _value(self, row: Row, at: int, field: dict[str, Any]) -> Any:
@@ -182,7 +253,9 @@ class Arrays:
         fields = {name: array[row.sample] for name, array in zip(self.fields, self._arrays, strict=True)}
         if not stages.is_empty:
             image = self.fields[0]
-            fields[image] = as_arrays(stages.run(fields[image], row))
+            # A function may write to what it gets, and the next epoch must find the array as it was.
+            own = fields[image] if stages.first is not None else fields[image].copy()
+            fields[image] = as_arrays(stages.run(own, row))
         return fields
 
 
@@ -272,6 +345,24 @@ def made(value: Any) -> Any:
     return value
 
 
+ANEW = "an iterable whose __iter__ begins anew each time, or a function that returns an iterator"
+
+
+class Called:
+    """A function that returns an iterator, as an iterable: each epoch calls it anew."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.function())
+
+
+def stream_name(stream: Any) -> str:
+    """What an iterable is called in messages."""
+    return name_of(stream.function) if isinstance(stream, Called) else type(stream).__qualname__
+
+
 class Stream:
     """An iterable of the program, as the one worker that reads it sees it."""
 
@@ -315,15 +406,18 @@ class Stream:
             self._taken = sum(1 for _ in itertools.islice(iterator, self._taken))
         elif not is_stateful(dataset):
             self._holder().load_state_dict(inner)
-        return self._rows(iterator)
+        return self._rows(iterator, begins=inner is None and self._batch == 0)
 
-    def _rows(self, iterator: Iterator[Any]) -> Iterator[Any]:
+    def _rows(self, iterator: Iterator[Any], *, begins: bool) -> Iterator[Any]:
+        """The samples from here on; `begins`, this is the epoch's beginning."""
         if self._world == 1:
             while True:
                 row = Row(self._taken, 0, self._epoch, self._taken, self._taken)
                 try:
                     sample = next(iterator)
                 except StopIteration:
+                    if begins and self._taken == 0:
+                        raise self._empty() from None
                     return
                 except Exception as error:
                     raise failed(row, "read", error) from error
@@ -336,11 +430,18 @@ class Stream:
             for count, sample in enumerate(itertools.islice(iterator, self._batch_size * self._world), 1):
                 if first < count <= last:
                     mine.append(sample)
+            if begins and begin == count == 0:
+                raise self._empty()
             if count < self._batch_size * self._world:
                 return
             self._taken += count
             for at, sample in enumerate(mine, begin + first):
                 yield self._make(sample, Row(at, 0, self._epoch, at, at))
+
+    def _empty(self) -> SourceError:
+        return SourceError(
+            f"{stream_name(self._dataset)}: gave no samples in epoch {self._epoch}; allowed: {ANEW}"
+        )
 
     def _make(self, sample: Any, row: Row) -> Any:
         sample = through(sample, row, self._stages)

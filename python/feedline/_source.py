@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import types
+from collections.abc import Iterator, Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import numpy.typing
 
 from feedline._errors import SourceError, SpecError
+from feedline._image import axes_of
 
 Column = tuple[str, str | None, numpy.typing.NDArray[Any]]
 
+_TEXT: Any = str | bytes | os.PathLike
 _KINDS = (
-    "a path, a description, arrays, a data set with __len__ and __getitem__, an iterable, or a list of these "
-    "(but iterables) or of (source, weight) pairs"
+    "a path, a description, arrays, a data set with __len__ and __getitem__, an iterable, a function that "
+    "returns an iterator, a list of samples, or a list of sources (but iterables) or (source, weight) pairs"
 )
 _DTYPES = "bool, integers, float16, bfloat16, float32 or float64"
+_IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".pbm", ".bmp", ".tif", ".tiff", ".webp", ".gif")
+# The endings of what holds many samples: a path in a list is not a text there.
+_SETS = (
+    *(".csv", ".tsv", ".jsonl", ".ndjson", ".tar", ".gz", ".zst", ".tfrecord", ".lmdb", ".h5", ".hdf5"),
+    *(".npy", ".npz", ".parquet", ".arrow", ".feather", ".zarr", ".zip"),
+)
+# No path is longer, and an image file's bytes hardly ever have no zero byte.
+_LONGEST_PATH = 4096
+
+Reading = Literal["sample", "source", "either"]
 
 
 def is_array(value: object) -> bool:
@@ -31,16 +44,27 @@ def is_array(value: object) -> bool:
 
 def is_dataset(value: object) -> bool:
     """Whether this is a data set of the program: its samples have numbers, and it is nothing else."""
-    if isinstance(value, type | str | bytes | os.PathLike | Mapping | list | tuple) or is_array(value):
+    if isinstance(value, type | _TEXT | Mapping | list | tuple) or is_array(value):
         return False
     return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not is_stream(value)
 
 
 def is_iterable(value: object) -> bool:
-    """Whether this is an iterable of the program: its samples have no numbers."""
-    if isinstance(value, type | str | bytes | os.PathLike | Mapping | list | tuple) or is_array(value):
+    """Whether this is an iterable of the program, or a function that makes one: its samples have no
+    numbers."""
+    if isinstance(value, type | _TEXT | Mapping | list | tuple) or is_array(value):
         return False
-    return hasattr(value, "__iter__") and not is_dataset(value)
+    return (hasattr(value, "__iter__") or callable(value)) and not is_dataset(value)
+
+
+def reads_once(iterable: Any) -> bool:
+    """Whether this is an iterator that cannot begin anew, as generators, files, map and zip are.
+
+    One with an `__iter__` of its own code may begin anew there.
+    """
+    begins = getattr(type(iterable), "__iter__", None)
+    own = isinstance(begins, types.FunctionType) and begins is not Iterator.__iter__
+    return hasattr(type(iterable), "__next__") and not own
 
 
 def is_stream(value: object) -> bool:
@@ -57,22 +81,182 @@ def length_of(value: Any) -> int | None:
         return None
 
 
+def is_image_path(value: object) -> bool:
+    """Whether this names an image file."""
+    if not isinstance(value, str | bytes | os.PathLike):
+        return False
+    text = os.fspath(value)
+    if isinstance(text, bytes):
+        return _is_path(text) and os.fsdecode(text).lower().endswith(_IMAGES)
+    return text.lower().endswith(_IMAGES)
+
+
 def is_code(source: Any) -> bool:
     """Whether samples of this source are made by Python code."""
-    if isinstance(source, list | tuple) and not _are_arrays(source):
-        return any(is_dataset(item[0] if _is_pair(item) else item) for item in source)
+    if isinstance(source, list | tuple) and not _are_fields(source):
+        return holds_samples(source) or any(
+            is_dataset(item[0] if _is_pair(item) else item) for item in source
+        )
     return is_dataset(source) or is_iterable(source)
 
 
-def read_parts(source: Any) -> list[tuple[str, Any, float | None]]:
-    """The sources by themselves: ("dataset", object), ("arrays", columns) or ("described", plain
-    data), each with its share in a mix."""
-    many = isinstance(source, list | tuple) and not _are_arrays(source)
-    if many and _is_pair(source):
+def holds_samples(items: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a list holds samples rather than sources. What can be meant either way is refused.
+
+    | an element of the list | is |
+    |---|---|
+    | the path of an image file, encoded bytes, a number, an image as an array | a sample |
+    | a tuple or list of such and of anything else, a dict that is no description | a sample |
+    | another path, a description, a data set with `__len__` and `__getitem__` | a source |
+    | `(source, number)` | a source and its weight |
+    | an array, or a tuple or dict of nothing but arrays of one length | whatever the others are |
+    | `(such an array or dict, number)`, `(text that names no file, number)` | whatever the others are |
+    """
+    if _is_pair(items):
         raise _alone()
+    found: dict[Reading, int] = {}
+    for at, item in enumerate(items):
+        reading = _reading(item)
+        if reading is None:
+            # Not a sample that anybody could join; reading it as a source says so.
+            return False
+        found.setdefault(reading, at)
+    if "sample" in found and "source" in found:
+        sample, source = found["sample"], found["source"]
+        raise _refused(
+            f"source[{source}] ({_shown(items[source])}) is a source and source[{sample}] "
+            f"({_shown(items[sample])}) is a sample",
+            "a list of sources, which are joined or mixed, or a list of samples",
+        )
+    if {"sample", "either"} <= found.keys() and all(map(is_array, items)):
+        # Columns with an axis of 1, 3 or 4 at their end look like images.
+        if _reading_of_arrays(list(items)) == "either":
+            raise _either(items[0])
+    elif "either" in found and len(found) == 1:
+        if _only_samples(items):
+            return True
+        raise _either(items[0])
+    return "sample" in found
+
+
+def _reading(item: Any) -> Reading | None:
+    """What an element of a list is; None if it is neither."""
+    if isinstance(item, _TEXT):
+        if isinstance(item, bytes) and not _is_path(item):
+            return "sample"
+        return "sample" if is_image_path(item) else "source"
+    if isinstance(item, bytearray | memoryview | Real | complex | numpy.generic):
+        return "sample"
+    if _is_pair(item):
+        return _reading_of_pair(item[0], item[1])
+    if isinstance(item, list) and _is_pair(tuple(item)):
+        # Sources and weights are tuples; read from JSON they are not.
+        return "sample" if _reading_of_pair(item[0], item[1]) == "sample" else "either"
+    if isinstance(item, Mapping):
+        if isinstance(item.get("kind"), str):
+            return "source"
+        if isinstance(item.get("path"), _TEXT):
+            return "sample" if is_image_path(item["path"]) else "source"
+        return _reading_of_arrays(list(item.values()))
+    if isinstance(item, list | tuple):
+        return _reading_of_arrays(list(item))
+    if is_array(item):
+        return _reading_of_arrays([item])
+    return "source" if is_dataset(item) else None
+
+
+def _reading_of_pair(first: Any, number: Any) -> Reading | None:
+    if isinstance(first, Mapping) and first and all(map(is_array, first.values())):
+        reading: Reading | None = "either"
+    elif isinstance(first, _TEXT) and not is_image_path(first) and not _names_a_set(first):
+        reading = "either"
+    else:
+        reading = _reading(first)
+    # No weight is 0 or less.
+    return "sample" if reading == "either" and not number > 0 else reading
+
+
+def _reading_of_arrays(values: list[Any]) -> Reading:
+    """Arrays of one length may be columns of a source; with anything else among them they are not.
+    Neither are images with masks of their size."""
+    shapes = [getattr(value, "shape", None) if is_array(value) else None for value in values]
+    known = [tuple(shape) for shape in shapes if shape is not None]
+    if len(known) < len(values) or not known or any(len(shape) == 0 for shape in known):
+        return "sample"
+    if len({shape[0] for shape in known}) > 1:
+        return "sample"
+    images = [(shape, axes_of(shape, channels_first=True)) for shape in known]
+    if any(axes == "CHW" for _, axes in images):
+        return "sample"
+    sizes = {shape[:2] for shape, axes in images if axes == "HWC"}
+    return "sample" if sizes and all(shape[:2] in sizes for shape in known) else "either"
+
+
+def _only_samples(items: Any) -> bool:
+    """Whether arrays fit neither side by side, as fields, nor end to end."""
+    if not all(is_array(item) for item in items):
+        return False
+    shapes = [tuple(item.shape) for item in items]
+    rests = {(shape[1:], str(item.dtype)) for shape, item in zip(shapes, items, strict=True)}
+    return len({shape[0] for shape in shapes}) > 1 and len(rests) > 1
+
+
+def _either(item: Any) -> SpecError:
+    if is_array(item):
+        return _refused(
+            "a list of arrays can be samples, or arrays to join, or fields",
+            "numpy.stack(arrays) if each is a sample, numpy.concatenate(arrays) to join them, a tuple "
+            "or a dict of arrays if each is a field",
+        )
+    if _is_pair(tuple(item)):
+        what = "text" if isinstance(item[0], _TEXT) else "array"
+        kind = type(item).__name__
+        source = '{"path": path}' if what == "text" else '{"kind": "arrays", "x": array}'
+        return _refused(
+            f"a {kind} ({what}, number) can be a sample and its label, or a source and its weight",
+            f'[{{"{what}": {what}, "label": number}}, ...] or a data set with __len__ and __getitem__ for '
+            f"samples, [({source}, weight), ...] to mix sources",
+        )
+    what = "dicts" if isinstance(item, Mapping) else "tuples"
+    return _refused(
+        f"a list of {what} of arrays of one length can be samples, or sources of that many samples",
+        'a data set with __len__ and __getitem__ for samples, [{"kind": "arrays", "x": array}, ...] to join '
+        "sources",
+    )
+
+
+def _refused(problem: str, allowed: str) -> SpecError:
+    return SpecError(f"source: {problem}; allowed: {allowed}", key="source", problem=problem, allowed=allowed)
+
+
+def _shown(item: Any) -> str:
+    text = repr(item)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _is_path(raw: bytes) -> bool:
+    return len(raw) <= _LONGEST_PATH and b"\0" not in raw
+
+
+def _names_a_set(path: Any) -> bool:
+    text = os.fsdecode(path)
+    try:
+        raw = os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    is_pattern = any(sign in text for sign in "*?{")
+    return is_pattern or text.lower().endswith(_SETS) or (_is_path(raw) and os.path.exists(text))
+
+
+def read_parts(source: Any) -> list[tuple[str, Any, float | None]]:
+    """The sources by themselves: ("dataset", object), ("samples", list), ("arrays", columns) or
+    ("described", plain data), each with its share in a mix."""
+    many = isinstance(source, list | tuple) and not _are_fields(source)
+    if many and holds_samples(source):
+        return [("samples", source, None)]
     parts: list[tuple[str, Any, float | None]] = []
     for item in source if many else [source]:
-        weight = float(item[1]) if _is_pair(item) else None
+        weight = _weight(item[1]) if _is_pair(item) else None
         inner = item[0] if _is_pair(item) else item
         if is_dataset(inner):
             parts.append(("dataset", inner, weight))
@@ -84,21 +268,23 @@ def read_parts(source: Any) -> list[tuple[str, Any, float | None]]:
 
 
 def _alone() -> SpecError:
-    return SpecError("source: a (source, weight) pair stands alone; put the pairs into a list")
+    return SpecError(
+        "source: a (source, weight) or (sample, label) pair stands alone; put the pairs into a list",
+        key="source",
+    )
 
 
 def read_source(source: Any) -> tuple[Any, list[list[Column]]]:
     """The source as a description holds it, and the arrays that the description cannot hold."""
     arrays: list[list[Column]] = []
-    if isinstance(source, list | tuple) and not _are_arrays(source):
-        if _is_pair(source):
-            raise _alone()
+    if isinstance(source, list | tuple) and not _are_fields(source):
         return [_read_one(item, arrays) for item in source], arrays
     return _read_one(source, arrays), arrays
 
 
-def _are_arrays(source: Any) -> bool:
-    return len(source) > 0 and all(is_array(item) for item in source)
+def _are_fields(source: Any) -> bool:
+    """A tuple of arrays is a source, with a field for each."""
+    return isinstance(source, tuple) and len(source) > 0 and all(is_array(item) for item in source)
 
 
 def _is_pair(item: Any) -> bool:
@@ -108,21 +294,28 @@ def _is_pair(item: Any) -> bool:
     return isinstance(weight, Real) and not isinstance(weight, bool) and not isinstance(item[0], Real)
 
 
+def _weight(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise _refused("a weight is too large for a float", "a positive number") from None
+
+
 def _read_one(source: Any, arrays: list[list[Column]]) -> Any:
     if _is_pair(source):
         inner = _read_one(source[0], arrays)
         inner = dict(inner) if isinstance(inner, Mapping) else {"path": inner}
-        return {**inner, "weight": float(source[1])}
-    if isinstance(source, str | bytes | os.PathLike):
+        return {**inner, "weight": _weight(source[1])}
+    if isinstance(source, _TEXT):
         return source
     if isinstance(source, Mapping):
-        named = [name for name, value in source.items() if is_array(value)]
-        if not named:
+        if not any(is_array(value) for value in source.values()):
             return source
-        columns = [(str(name), value) for name, value in source.items()]
+        named = {name: value for name, value in source.items() if name != "kind" or value != "arrays"}
+        columns = [(str(name), value) for name, value in named.items()]
     elif is_array(source):
         columns = [("0", source)]
-    elif isinstance(source, list | tuple) and _are_arrays(source):
+    elif _are_fields(source):
         columns = [(str(number), value) for number, value in enumerate(source)]
     else:
         kind = type(source).__name__

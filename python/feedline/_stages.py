@@ -10,6 +10,7 @@ import numpy
 
 from feedline import _native
 from feedline._errors import SampleError, SpecError
+from feedline._image import Axes, arranged, as_array, called, for_functions, is_encoded, takes
 from feedline._plain import plain
 from feedline.transforms import PerBatch, Transform
 
@@ -85,14 +86,23 @@ class _Native:
 
 
 class _Call:
-    """A callable of the program."""
+    """A callable of the program: it takes an image [height, width, channels], on every path."""
 
-    def __init__(self, function: Callable[[Any], Any], number: int) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], number: int, *, first: bool, axes: Axes, turned: bool
+    ) -> None:
+        """`first`: it sees the data set's own images. What it returns gets these `axes`; `turned`: the
+        loader turns the finished batch, so three axes must be an image's."""
         self.function, self.number = function, number
+        self._first, self._axes, self._turned = first, axes, turned
+        self._takes = takes(function)
 
-    def __call__(self, value: Any, row: Row, path: str | None) -> Any:
+    def __call__(self, value: Any, row: Row, path: str | None, *, decoded: bool = False) -> Any:
+        """`decoded`: the native decoder has just made this, so its axes are known."""
         try:
-            return self.function(value)
+            image = for_functions(value, channels_first=self._first and not decoded)
+            result, given = called(self.function, self._takes, image)
+            return arranged(result, self._axes, given, strict=self._turned)
         except Exception as error:
             what = f"transforms[{self.number}] ({name_of(self.function)})"
             raise failed(row, "transform", error, path, what) from error
@@ -111,10 +121,11 @@ def _pixels(value: Any) -> Any:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if type(value) is not numpy.ndarray:
-        if not (hasattr(value, "__array_interface__") or hasattr(value, "__array__")):
+        array = as_array(value)
+        if array is None:
             # The native part says what it would take.
             return value
-        value = numpy.asarray(value)
+        value = array
     return value if value.flags.carray else numpy.require(value, requirements=("C", "A"))
 
 
@@ -135,26 +146,26 @@ class Stages:
         self.seed = seed
         self.per_batch: list[Callable[[Any], Any]] = []
         while items and isinstance(items[-1], PerBatch):
-            self.per_batch.insert(0, items.pop().function)
+            self.per_batch.insert(0, _for_batches(items.pop().function, len(items)))
         self._steps: list[_Native | _Call] = []
         self._decode = json.dumps(plain("decode", decode or {}))
+        as_bytes = (decode or {}).get("mode") == "bytes"
         groups = _groups(items)
-        if (decodes or decode) and (not groups or groups[0][1] is None):
+        if as_bytes and groups and groups[0][1] is not None:
+            raise refuse("transforms", "have no pixels to work on", 'none with decode.mode = "bytes"')
+        if (decodes or decode) and not as_bytes and (not groups or groups[0][1] is None):
             groups.insert(0, (0, []))
         turned = layout == "channels_last"
-        if turned and groups and groups[-1][1] is None:
-            raise refuse(
-                "layout",
-                '"channels_last" needs a native op at the end of the transforms, and there is a callable',
-                '"CHW" or "HWC", which leave what a callable returns as it is',
-            )
         # Memory of the second, shape of the first: the loader turns the finished batch.
         self.turned = turned and bool(groups)
         self.bfloat16 = False
+        self._written: Axes = "CHW" if layout == "CHW" else "HWC"
         for at, (number, ops) in enumerate(groups):
             last = at == len(groups) - 1
             if ops is None:
-                self._steps.append(_Call(items[number], number))
+                axes: Axes = self._written if last else "HWC"
+                call = _Call(items[number], number, first=at == 0, axes=axes, turned=turned and last)
+                self._steps.append(call)
                 continue
             written = layout if last and not turned else "HWC"
             chain = _native.Chain(json.dumps(ops), written, self._decode, number)
@@ -162,6 +173,10 @@ class Stages:
                 raise refuse(f"transforms[{number}]", "NumPy has no bfloat16 for the callable that follows")
             self.bfloat16 = chain.bfloat16
             self._steps.append(_Native(chain, seed, at == 0, last))
+        # A function that comes first gets pixels too where a data set has encoded images.
+        self._decoder: _Native | None = None
+        if not as_bytes and self._steps and isinstance(self._steps[0], _Call):
+            self._decoder = _Native(_native.Chain("[]", "HWC", self._decode), seed, True, False)
 
     @property
     def first(self) -> _native.Chain | None:
@@ -186,11 +201,24 @@ class Stages:
             step.chain.canonical if isinstance(step, _Native) else name_of(step.function)
             for step in self._steps
         ]
-        return json.dumps([steps, [name_of(function) for function in self.per_batch]])
+        described: list[Any] = [steps, [name_of(function) for function in self.per_batch]]
+        if self._steps and isinstance(self._steps[-1], _Call):
+            # Native ops name the layout themselves.
+            described.append([self._written, self.turned])
+        return json.dumps(described)
 
     def run(self, image: Any, row: Row, path: str | None = None, *, after_first: bool = False) -> Any:
         """What goes into the batch; what the last native ops make is still to be written."""
-        for step in self._steps[1:] if after_first else self._steps:
+        steps = self._steps[1:] if after_first else self._steps
+        if (
+            self._decoder is not None
+            and isinstance(image, bytes | bytearray | memoryview)
+            and is_encoded(image)
+        ):
+            image = self._decoder(image, row, path)
+            if isinstance(steps[0], _Call):
+                image, steps = steps[0](image, row, path, decoded=True), steps[1:]
+        for step in steps:
             image = step(image, row, path)
         return image
 
@@ -198,6 +226,17 @@ class Stages:
     def only_first(self) -> bool:
         """Whether the first native ops are all there is."""
         return len(self._steps) == 1
+
+
+def _for_batches(function: Any, number: int) -> Any:
+    if takes(function) != "array":
+        raise refuse(
+            f"transforms[{number}]",
+            f"{name_of(function)} would leave the NumPy arrays of PerBatch as they are, without a word",
+            "a function that makes tensors of the arrays it needs and calls it with them, or a call "
+            'in the training loop, with output="torch"',
+        )
+    return function
 
 
 def _groups(items: list[Any]) -> list[tuple[int, list[Any] | None]]:

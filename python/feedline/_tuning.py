@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import time
 from pathlib import Path
@@ -161,9 +162,11 @@ def _write_whole(where: Path, text: str) -> None:
         # A device or a pipe stays what it is.
         where.write_text(text, encoding="utf-8")
         return
-    partial = where.with_name(f"{where.name}.{os.getpid()}.partial")
+    # New and of a name that nobody can guess: a link in its place would lead to another file.
+    partial = where.with_name(f".{where.name}.{secrets.token_hex(8)}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
+        with partial.open("x", encoding="utf-8") as file:
+            file.write(text)
         if where.exists():
             shutil.copymode(where, partial)
         partial.replace(where)

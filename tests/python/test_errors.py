@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pickle
+import stat
 import struct
 import zlib
 from collections.abc import Callable
@@ -180,7 +181,7 @@ def manifest_of(folder: Path, *names: str) -> Path:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "device"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "socket", "device"])
 def test_what_cannot_be_read(small_folder: Make, kind: str, on_error: Any) -> None:
     folder = small_folder(4) / "class"
     bad = folder / "bad.png"
@@ -188,6 +189,8 @@ def test_what_cannot_be_read(small_folder: Make, kind: str, on_error: Any) -> No
         bad.mkdir()
     elif kind == "pipe":
         os.mkfifo(bad)
+    elif kind == "socket":
+        os.mknod(bad, stat.S_IFSOCK | 0o600)
     elif kind == "device":
         bad.symlink_to("/dev/zero")
     manifest = manifest_of(folder, "00.png", "01.png", "bad.png", "02.png")
@@ -199,6 +202,8 @@ def test_what_cannot_be_read(small_folder: Make, kind: str, on_error: Any) -> No
         with pytest.raises(feedline.SampleError) as caught:
             list(loader)
         assert caught.value.path == str(bad) and caught.value.stage == "read"
+        if kind in ("pipe", "socket", "device"):
+            assert "is not a regular file" in str(caught.value)
 
 
 def test_pipes_in_a_folder_are_no_images(small_folder: Make) -> None:
@@ -320,3 +325,15 @@ def test_a_pipe_as_quarantine_is_refused_at_once(photos: Path, tmp_path: Path) -
     os.mkfifo(pipe)
     with pytest.raises(OSError, match="cannot write the quarantine file"):
         Loader(photos, on_error="skip", quarantine=pipe)
+
+
+@pytest.mark.parametrize("transforms", [[], [abs]], ids=["native", "code"])
+def test_a_link_as_quarantine_is_refused(photos: Path, tmp_path: Path, transforms: list[Any]) -> None:
+    link, precious = tmp_path / "link", tmp_path / "precious"
+    precious.write_text("precious")
+    for target in (precious, tmp_path / "nothing"):
+        link.symlink_to(target)
+        with pytest.raises(OSError, match=r"cannot write the quarantine file.*is a link"):
+            Loader(photos, [*CROP, *transforms], on_error="skip", quarantine=link)
+        link.unlink()
+    assert precious.read_text() == "precious" and not (tmp_path / "nothing").exists()

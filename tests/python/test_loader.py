@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import threading
 import time
@@ -53,11 +55,80 @@ def test_flat_folder_has_no_labels(photos: Path) -> None:
 
 
 def test_manifest(manifest: Path) -> None:
-    assert rows(Loader(manifest, CROP, batch_size=4)) == [n // 10 for n in range(30)]
+    with pytest.warns(UserWarning, match=r"not used: score; .*label_columns") as caught:
+        loader = Loader(manifest, CROP, batch_size=4)
+    assert caught[0].filename == __file__
+    assert rows(loader) == [n // 10 for n in range(30)]
+    assert "columns not used: score" in repr(loader)
+    # Once said is enough.
+    assert "not used: score" in repr(Loader(manifest, [*CROP, lambda image: image], executor="inline"))
     source = {"kind": "manifest", "path": manifest, "label_columns": ["score", "label"]}
+    assert "not used" not in repr(Loader({**source, "label_columns": ["label"]}))
     batch = next(iter(Loader(source, CROP, batch_size=4)))
     assert batch.keys() == ("image", "score", "label")
     np.testing.assert_array_equal(batch["score"], np.array([0, 0.5, 1, 1.5], np.float32))
+
+
+def table(path: Path, photos: Path, *columns: str) -> Path:
+    """A manifest of all photos with these columns, each value of them "column-class"."""
+    rows = [["filename", *columns]]
+    for number, photo in enumerate(sorted(photos.glob("*/*.png"))):
+        rows.append([str(photo), *(f"{column}-{number // 10}" for column in columns)])
+    if path.suffix == ".jsonl":
+        lines = [json.dumps(dict(zip(rows[0], row, strict=True))) for row in rows[1:]]
+    else:
+        lines = [",".join(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_the_only_other_column_of_a_manifest_is_the_label(photos: Path, tmp_path: Path, ending: str) -> None:
+    loader = Loader(table(tmp_path / f"one.{ending}", photos, "category"), CROP, batch_size=30)
+    assert loader.classes == ["category-0", "category-1", "category-2"]
+    (batch,) = loader
+    assert batch.keys() == ("image", "category")
+    assert batch["category"].tolist() == [n // 10 for n in range(30)]
+    assert "not used" not in repr(loader)
+    # An index that has no name counts for nothing.
+    path = table(tmp_path / f"two.{ending}", photos, "category")
+    if ending == "csv":
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([f",{lines[0]}", *(f"{n},{line}" for n, line in enumerate(lines[1:]))]))
+        assert Loader(path, CROP).classes == loader.classes
+    left_out = {"kind": "manifest", "path": path, "label_columns": []}
+    assert next(iter(Loader(left_out, CROP))).keys() == ("image",)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_columns_that_are_not_used_are_named(photos: Path, tmp_path: Path, ending: str) -> None:
+    for code in (False, True):
+        path = table(tmp_path / f"{code}.{ending}", photos, "category", "split")
+        ops: list[Any] = [*CROP, lambda image: image] if code else CROP
+        with pytest.warns(UserWarning, match=f"{code}.{ending}.* not used: category, split; "):
+            loader = Loader(path, ops)
+        assert next(iter(loader)).keys() == ("image",)
+        assert "columns not used: category, split" in repr(loader)
+    command = [sys.executable, "-m", "feedline", "inspect", str(path), "--no-trial"]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    assert "columns not used: category, split (source.label_columns" in " ".join(shown.stdout.split())
+    plain = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    (source,) = json.loads(plain.stdout)["sources"]
+    assert source["unused_columns"] == ["category", "split"]
+
+
+def test_a_column_that_cannot_be_a_label_is_left_out_by_name(photos: Path, tmp_path: Path) -> None:
+    photo = str(next(photos.glob("*/*.png")))
+    boxes = tmp_path / "boxes.jsonl"
+    boxes.write_text(json.dumps({"path": photo, "boxes": [[1, 2, 3, 4]]}) + "\n")
+    with pytest.warns(UserWarning, match="not used: boxes"):
+        assert next(iter(Loader(boxes, CROP))).keys() == ("image",)
+    holes = tmp_path / "holes.csv"
+    holes.write_text(f"path,category\n{photo},cat\n{photo},\n")
+    with pytest.raises(
+        feedline.SourceError, match=r"line 3: has no value for category.*label_columns = \[\]"
+    ):
+        Loader(holes, CROP)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +164,8 @@ def test_arrays_of_every_type(dtype: str) -> None:
 def test_names_of_array_fields(arrays: tuple[Array, Array]) -> None:
     images, labels = arrays
     assert next(iter(Loader(arrays))).keys() == ("0", "1")
-    assert next(iter(Loader(list(arrays)))).keys() == ("0", "1")
+    with pytest.raises(feedline.SpecError, match=r"numpy\.stack.*numpy\.concatenate.*tuple"):
+        Loader(list(arrays))
     assert next(iter(Loader({"x": images, "y": labels}))).keys() == ("x", "y")
     assert next(iter(Loader(images))).keys() == ("0",)
 
@@ -287,7 +359,8 @@ def test_order(arrays: tuple[Array, Array]) -> None:
 def test_several_sources(photos: Path, arrays: tuple[Array, Array]) -> None:
     assert rows(Loader([photos, str(photos)], CROP, batch_size=8)) == [n // 10 for n in range(30)] * 2
     zeros, ones = np.zeros(50, np.int64), np.ones(1000, np.int64)
-    mixed = rows(Loader([(zeros, 3), (ones, np.float64(1))], num_samples=4000, batch_size=40))
+    shares = [({"kind": "arrays", "x": zeros}, 3), ({"kind": "arrays", "x": ones}, np.float64(1))]
+    mixed = rows(Loader(shares, num_samples=4000, batch_size=40))
     assert 900 < sum(mixed) < 1100
     with pytest.raises(feedline.SpecError, match="put the pairs into a list"):
         Loader((photos, 2.0))

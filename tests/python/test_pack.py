@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,26 @@ def test_class_names_and_messages_survive(photos: Path, tmp_path: Path) -> None:
     index.write_bytes(index.read_bytes()[:-1])
     with pytest.raises(feedline.SourceError, match=r"index\.bin"):
         feedline.Loader(raw, batch_size=1)
+
+
+def cropped(image: np.ndarray) -> np.ndarray:
+    return image[:8, :8]
+
+
+@pytest.mark.parametrize("kind", ["native", "code"])
+def test_pixels_that_are_cut_between_epochs_are_a_failed_sample(
+    photos: Path, tmp_path: Path, kind: str
+) -> None:
+    raw = pack(photos, tmp_path / "raw", "--raw")
+    pixels = raw / "pixels-00000.bin"
+    ops = [T.CenterCrop(8)] if kind == "native" else [cropped]
+    for cut in (0, pixels.stat().st_size // 2):
+        loader = feedline.Loader(raw, ops, batch_size=5, num_workers=1)
+        whole = list(loader)
+        assert len(whole) == 6
+        content = pixels.read_bytes()
+        os.truncate(pixels, cut)
+        with pytest.raises(feedline.SampleError, match=r"pixels-00000\.bin"):
+            list(loader)
+        del loader
+        pixels.write_bytes(content)

@@ -148,7 +148,7 @@ def test_mistakes_are_named(photos: Path, options: dict[str, Any], key: str | No
 
 
 @pytest.mark.parametrize(
-    "source", [3, None, object(), [3], {"kind": "folder", "path": "x"}, {"path": ""}, "", []]
+    "source", [3, None, object(), [object()], {"kind": "folder", "path": "x"}, {"path": ""}, "", []]
 )
 def test_what_is_no_source(source: Any) -> None:
     with pytest.raises(feedline.SpecError, match="source"):

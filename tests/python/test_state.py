@@ -119,7 +119,7 @@ def change(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (change("feedline_state", 2), "version 2"),
+        (change("feedline_state", 1), "version 1"),
         (change("batch", 8), "batch 8, an epoch has 8"),
         (change("batch", -1), "no state of feedline"),
         (change("batch", "3"), "no state of feedline"),
@@ -224,3 +224,83 @@ def test_resume_with_batches_out_of_order(photos: Path) -> None:
     resumed.load_state_dict(loader.state_dict())
     found += [batch.hash() for batch in resumed]
     assert sorted(found) == expected
+
+
+def identity(image: Array) -> Array:
+    return image
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_no_seed_is_a_fresh_one_that_the_state_keeps(photos: Path, code: bool) -> None:
+    options: dict[str, Any] = {"seed": None, "num_workers": 0}
+    if code:
+        options["transforms"] = [*CHAIN, identity]
+    one, two = make(photos, **options), make(photos, **options)
+    assert one.seed != two.seed and 0 not in (one.seed, two.seed)
+    assert one.spec["seed"] == one.seed and f"seed {one.seed} (drawn)" in repr(one)
+    assert make(photos, **{**options, "seed": 7}).seed == 7
+    seed = one.seed
+    first = stream(one, 11)
+    # The same number gives the same batches: nothing else was drawn.
+    assert stream(make(photos, **{**options, "seed": seed}), 11) == first
+    assert stream(two, 11) != first
+    one.set_epoch(0)
+    stream(one, 3)
+    state = json.loads(json.dumps(one.state_dict()))
+    assert state["identity"]["seed"] == seed
+    # Whatever it has done before, a loader that drew its seed takes the state's.
+    stale = iter(two)
+    next(stale)
+    two.load_state_dict(state)
+    assert two.seed == seed and stream(two, 8) == first[3:]
+    with pytest.raises(feedline.Error):
+        next(stale)
+    # It stays what it was if the state does not fit; a seed that was given is never changed.
+    three = make(photos, **{**options, "batch_size": 3})
+    kept = three.seed
+    with pytest.raises(feedline.StateError, match="global batch"):
+        three.load_state_dict(state)
+    assert three.seed == kept and len(list(three)) == 10
+    with pytest.raises(feedline.StateError, match="seed = 5"):
+        make(photos, **{**options, "seed": 5}).load_state_dict(state)
+    again = make(photos, **options)
+    again.load_state_dict(two.state_dict())
+    assert again.seed == seed
+    again.load_state_dict(make(photos, **{**options, "seed": 7}).state_dict())
+    assert again.seed == 7
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_ranks_need_one_seed(photos: Path, code: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain: list[Any] = [*CHAIN, identity] if code else CHAIN
+    with pytest.raises(feedline.SpecError, match=r"seed: .*each of the 2 ranks.*the same number"):
+        make(photos, transforms=chain, seed=None, rank=1, world_size=2)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(feedline.SpecError, match="each of the 3 ranks"):
+        make(photos, transforms=chain, seed=None)
+    assert make(photos, transforms=chain, seed=3).seed == 3
+
+
+def test_descriptions_without_a_seed(photos: Path, tmp_path: Path) -> None:
+    described = {"source": str(photos), "shuffle": True, "seed": None}
+    assert Loader.from_spec(described).seed not in (0, Loader.from_spec(described).seed)
+    path = tmp_path / "pipeline.json"
+    path.write_text(json.dumps(described))
+    # A file means the same for the command, which has to repeat its runs.
+    with pytest.raises(feedline.SpecError, match=r"seed: is null.*Python draws"):
+        Loader.from_spec(path)
+    path.write_text(json.dumps({"source": str(photos), "shuffle": True}))
+    assert Loader.from_spec(path).seed == 0 and Loader.from_spec(path, seed=None).seed != 0
+    loader = Loader(photos, shuffle=True, seed=None)
+    assert Loader.from_spec(loader.spec).seed == loader.seed
+
+
+def test_a_closed_loader_takes_no_state(photos: Path) -> None:
+    with Loader(photos, shuffle=True, seed=None) as loader:
+        state = loader.state_dict()
+    other = Loader(photos, shuffle=True, seed=None)
+    other.close()
+    with pytest.raises(feedline.ClosedError):
+        other.load_state_dict(state)
+    assert other.seed != loader.seed

@@ -126,6 +126,11 @@ def test_a_file_of_settings_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: 
     assert json.loads(file.read_text()) == {"num_workers": 0}
     assert file.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
     assert sorted(tmp_path.iterdir()) == [file, link], "nothing is left behind"
+    planted, precious = tmp_path / f"code.json.{os.getpid()}.partial", tmp_path / "precious"
+    planted.symlink_to(precious)
+    loader.freeze(link)
+    assert not precious.exists(), "nothing is written through a link that could be guessed"
+    planted.unlink()
     link.unlink()
     os.mkfifo(link)
     reader = os.open(link, os.O_RDONLY | os.O_NONBLOCK)

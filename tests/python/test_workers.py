@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from feedline.workers import Job, Task, choose
 from feedline.workers.failure import Failure
 from feedline.workers.packing import pack, unpack
 from feedline.workers.seeds import apart, mixed
+from feedline.workers.server import Server
 from feedline.workers.slots import Slot, Slots
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -274,11 +276,13 @@ def do_nothing(worker):
 
 
 class Sleeping:
+    """Long enough that the lock is held for a small share of it on a busy machine too."""
+
     def __len__(self):
         return 64
 
     def __getitem__(self, index):
-        time.sleep(0.002)
+        time.sleep(0.02)
         return index
 
 
@@ -299,7 +303,7 @@ class DrawingNumpy(Sleeping):
 
 class DrawingTorch(Sleeping):
     def __getitem__(self, index):
-        time.sleep(0.002)
+        time.sleep(0.02)
         return index, torch.rand(2), torch.empty(1).uniform_(), torch.randint(5, (2,)), torch.randperm(3)
 
 
@@ -370,6 +374,8 @@ class Failing(Sleeping):
 )
 def test_auto_says_what_it_picks_and_why(dataset, name, reason):
     task = Task(0, list(range(32)), seed=5)
+    # What torch loads at its first call is not the samples' cost.
+    choose(Job(dataset, "map", list), 4, Task(0, list(range(32)), seed=5))
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
     choice = choose(Job(dataset, "map", list), 4, task)
     assert (choice.name, reason in choice.reason) == (name, True), choice
@@ -697,3 +703,25 @@ def test_nothing_warns_without_reason():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(list(DataLoader(Numbers(8), num_workers=1, executor="threads"))) == 8
+
+
+def test_a_program_with_many_open_files_has_workers() -> None:
+    """select() knows descriptors up to 1023 only."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4096:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1200)]
+    try:
+        if Server._one is not None:
+            Server._one.close()
+        options = {"num_workers": 2, "executor": "processes", "worker_init_fn": do_nothing}
+        loader = DataLoader(list(range(40)), 4, **options)
+        assert [batch.tolist() for batch in loader] == [list(range(at, at + 4)) for at in range(0, 40, 4)]
+        os.kill(loader._idle._processes[0].pid, signal.SIGKILL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert len(list(loader)) == 10
+        loader.close()
+    finally:
+        for fd in taken:
+            os.close(fd)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import array
+import collections
 import contextlib
 import os
 import pickle
 import socket
 import struct
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 _HEAD = struct.Struct("<QI")
@@ -29,6 +31,8 @@ class Channel:
         self._socket = end
         self._bytes = bytearray()
         self._fds: list[int] = []
+        # What is still to be sent, each with its own copies of the file descriptors.
+        self._outgoing: collections.deque[tuple[memoryview, list[int]]] = collections.deque()
 
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
@@ -47,15 +51,49 @@ class Channel:
 
     def send(self, message: Any, fds: tuple[int, ...] = ()) -> None:
         """Sends a message; waits only if the other side does not read."""
-        body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        data = memoryview(_HEAD.pack(len(body), len(fds)) + body)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        data = _encoded(message, len(fds))
         try:
-            sent = self._socket.sendmsg([data], rights, socket.MSG_NOSIGNAL)
+            sent = self._socket.sendmsg([data], _rights(fds), socket.MSG_NOSIGNAL)
             if sent < len(data):
                 self._socket.sendall(data[sent:], socket.MSG_NOSIGNAL)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise Closed from error
+
+    def post(self, message: Any, fds: tuple[int, ...] = ()) -> None:
+        """Sends a message and never waits: the other side may be stopped. What finds no room now goes
+        with a later `flush`."""
+        self._outgoing.append((_encoded(message, len(fds)), [os.dup(fd) for fd in fds]))
+        self.flush()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._outgoing)
+
+    def flush(self) -> None:
+        """Sends what there is room for."""
+        while self._outgoing:
+            data, fds = self._outgoing[0]
+            flags = socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
+            try:
+                sent = self._socket.sendmsg([data], _rights(fds), flags)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError) as error:
+                self._drop_outgoing()
+                raise Closed from error
+            for fd in fds:
+                os.close(fd)
+            if sent < len(data):
+                self._outgoing[0] = data[sent:], []
+            else:
+                self._outgoing.popleft()
+
+    def _drop_outgoing(self) -> None:
+        while self._outgoing:
+            for fd in self._outgoing.popleft()[1]:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
 
     def receive(self) -> tuple[Any, list[int]]:
         """The next message and its file descriptors; waits for it."""
@@ -110,7 +148,17 @@ class Channel:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._fds.clear()
+        self._drop_outgoing()
         self._socket.close()
+
+
+def _encoded(message: Any, fds: int) -> memoryview:
+    body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return memoryview(_HEAD.pack(len(body), fds) + body)
+
+
+def _rights(fds: Sequence[int]) -> list[Any]:
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
 
 
 def _close_kept() -> None:

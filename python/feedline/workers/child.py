@@ -155,6 +155,10 @@ class Worker:
         self.on_drop(slots, fds=fds)
         gc.collect()
 
+    def on_leave(self, *, fds: list[int]) -> None:
+        """Ends: another worker has taken this one's place while it was stopped."""
+        raise Closed
+
     def on_task(self, sequence: int, task: Task, number: int, *, fds: list[int]) -> None:
         """Makes a batch in slot `number`, whose file comes along when it is new here."""
         if fds:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import math
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 import types
 import warnings
 import weakref
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy
 
+from feedline.workers import watch
 from feedline.workers.channel import Channel, Closed
 from feedline.workers.child import MAKING, PAGE, ROW, WANTED, Worker, start
 from feedline.workers.executor import Begin, Result, spans_of
@@ -27,6 +30,12 @@ from feedline.workers.job import Job, Task, is_stateful
 from feedline.workers.packing import Packed, pack, unpack
 from feedline.workers.server import Server, launch
 from feedline.workers.slots import Pin, Slot, Slots
+from feedline.workers.watch import Sight
+
+# More than any task's number: a worker that sees it as the oldest wanted one makes nothing more.
+_NOTHING = 1 << 62
+# Seconds that the end of a worker is waited for, when it was killed or its connection has ended.
+_END = 2.0
 
 
 class _Process:
@@ -40,13 +49,43 @@ class _Process:
         self.spawned: subprocess.Popen[bytes] | None = None
         self.ready = False
         self.worked = False
-        # Tasks that it was given in this epoch.
-        self.given = 0
+        # Answers to tasks of this epoch; tasks that it was given since it has its data set.
+        self.answered = self.drawn = 0
+        # Whether its iterable has come to its end in this epoch.
+        self.ended = False
+        # Whether another one has its place, and whether it is known to have ended.
+        self.aside = self.dead = False
         self.slots: dict[int, Slot] = {}
         self.open: dict[int, tuple[Task, Slot]] = {}
         self.page = Slot()
         self.page.map(PAGE * 8)
         self.status = self.page.view(0, PAGE * 8).view(numpy.int64)
+        self._sight: Sight | None = None
+        # What it was making when it was looked at, for how long, and what was said of it.
+        self.progress: tuple[int, ...] = ()
+        self.still = 0.0
+        self.slow_named = self.stop_named = False
+
+    def sight(self) -> Sight:
+        """The process, or as long as there is none, the server that is to fork it."""
+        if self.pid is None and self.server is not None and self.token is not None:
+            self.pid = self.server.pid(self.token)
+        pid = self.pid
+        if pid is None:
+            assert self.server is not None
+            pid = self.server.process
+        if self._sight is None or self._sight.pid != pid:
+            self._sight = Sight(pid)
+        return self._sight
+
+    def making(self) -> int | None:
+        """The number of the task that it is at."""
+        sequence = int(self.status[MAKING])
+        return sequence if self.ready and sequence in self.open else None
+
+    def has_begun(self) -> bool:
+        """Whether it has begun a task of this epoch. One that ended with its tasks unread has not."""
+        return self.answered > 0 or self.making() is not None
 
 
 class Processes:
@@ -74,9 +113,14 @@ class Processes:
         self._wanted = 0
         self._queue: collections.deque[tuple[int, Task]] = collections.deque()
         self._results: dict[int, Result] = {}
+        # How often a task's worker has ended or was stopped; how often one ended before it began.
         self._deaths: collections.Counter[int] = collections.Counter()
+        self._false_starts: collections.Counter[int] = collections.Counter()
         self._begin: Begin | None = None
         self._processes: list[_Process] = []
+        # Stopped workers whose place another one has: they may still write to their slots.
+        self._aside: list[_Process] = []
+        self._looked, self._patience = watch.clock(), watch.patience()
         self.owner = os.getpid()
         self.restarts = 0
         self.broken: BaseException | None = None
@@ -111,22 +155,9 @@ class Processes:
             if self.method == "fork":
                 self._fork(process, theirs)
             elif self.method == "spawn":
-                process.spawned = launch("from feedline.workers.child import main; main", theirs)
-                process.pid = process.spawned.pid
+                self._spawn(process, theirs)
             else:
-                server = Server.get()
-                server.load(_modules(self._job))
-                if server.threads > 1:
-                    # A module that it imported has started threads, which a fork would not survive.
-                    process.spawned = launch("from feedline.workers.child import main; main", theirs)
-                    process.pid = process.spawned.pid
-                else:
-                    process.server, process.token = server, server.fork(theirs)
-        except Closed:
-            code = None if process.server is None else process.server.ended
-            raise WorkerError(
-                f"the process that workers are forked from has ended (code {code})", exit_code=code
-            ) from None
+                self._ask_server(process, theirs)
         finally:
             theirs.close()
         if self.method != "fork":
@@ -134,6 +165,32 @@ class Processes:
         if self._begin is not None:
             self._send_begin(process)
         return process
+
+    def _spawn(self, process: _Process, theirs: socket.socket) -> None:
+        process.spawned = launch("from feedline.workers.child import main; main", theirs)
+        process.pid = process.spawned.pid
+
+    def _ask_server(self, process: _Process, theirs: socket.socket) -> None:
+        modules = _modules(self._job)
+        for again in (True, False):
+            server = Server.get()
+            try:
+                server.load(modules)
+                if server.threads > 1:
+                    # A module that it imported has started threads, which a fork would not survive.
+                    self._spawn(process, theirs)
+                else:
+                    process.server, process.token = server, server.fork(theirs)
+                return
+            except Closed:
+                code = server.ended
+                server.replace()
+                if not again:
+                    raise WorkerError(
+                        f"the process that workers are forked from (pid {server.process}) {_how(code)} twice",
+                        pid=server.process,
+                        exit_code=code,
+                    ) from None
 
     def _give_job(self, process: _Process) -> None:
         assert self._packed is not None
@@ -144,10 +201,10 @@ class Processes:
             "environ": dict(os.environ),
             "folder": os.getcwd(),
         }
-        process.ready = False
+        process.ready, process.drawn = False, 0
         with contextlib.suppress(Closed):
             message = ("job", packed, process.number, self._base_seed, around)
-            process.channel.send(message, (slot.fd, process.page.fd))
+            process.channel.post(message, (slot.fd, process.page.fd))
 
     def _fork(self, process: _Process, theirs: socket.socket) -> None:
         pid = os.fork()
@@ -173,11 +230,11 @@ class Processes:
     def _send_begin(self, process: _Process) -> None:
         assert self._begin is not None
         at, begin = process.number, self._begin
-        process.given = 0
+        process.answered, process.ended = 0, False
         state = None if begin.states is None else begin.states[at]
         skip = 0 if begin.skips is None else begin.skips[at]
         with contextlib.suppress(Closed):
-            process.channel.send(("begin", state, skip, begin.rows))
+            process.channel.post(("begin", state, skip, begin.rows))
 
     def renew(self, job: Job, base_seed: int) -> None:
         self._job, self._base_seed = job, base_seed
@@ -186,16 +243,18 @@ class Processes:
             self._processes = [self._start(number) for number in range(self.workers)]
             return
         self._pack()
+        self._end(self._aside)
         for process in self._processes:
             self._give_job(process)
 
     def rest(self) -> None:
         self.forget()
+        self._end(self._aside)
         self.slots.rest()
         for process in self._processes:
             process.ready = False
             with contextlib.suppress(Closed):
-                process.channel.send(("rest", list(process.slots)))
+                process.channel.post(("rest", list(process.slots)))
             process.slots.clear()
 
     def submit(self, task: Task) -> int:
@@ -210,6 +269,10 @@ class Processes:
         waiting: list[tuple[int, Task]] = []
         while self._queue:
             sequence, task = self._queue.popleft()
+            if task.worker is not None and self._processes[task.worker].ended:
+                # A new worker in the place of one that was done would read its part again.
+                self._results[sequence] = Result(ended=True)
+                continue
             process = self._choose(task)
             if process is None:
                 waiting.append((sequence, task))
@@ -245,14 +308,14 @@ class Processes:
         fds = () if number in process.slots else (slot.fd,)
         process.slots[number] = slot
         process.open[sequence] = task, slot
-        process.given += 1
         kept, task.note, task.made = task.note, None, None
         try:
             if gone:
-                process.channel.send(("drop", gone))
-            process.channel.send(("task", sequence, task, number), fds)
+                process.channel.post(("drop", gone))
+            process.channel.post(("task", sequence, task, number), fds)
+            process.drawn += task.worker is not None
         except Closed:
-            # `wait` finds out what happened to it.
+            # It has ended and was given nothing; `wait` finds out what happened to it.
             pass
         finally:
             task.note = kept
@@ -269,30 +332,124 @@ class Processes:
             raise WorkerError("the workers belong to another process: make a new loader after a fork")
         if self.broken is not None:
             raise self.broken
-        ends = {process.channel.fileno(): process for process in self._processes}
+        ends = {process.channel.fileno(): process for process in (*self._processes, *self._aside)}
         poll = select.poll()
-        for fd in ends:
-            poll.register(fd, select.POLLIN)
+        for fd, process in ends.items():
+            poll.register(fd, select.POLLIN | (select.POLLOUT if process.channel.is_full else 0))
+        most = max(0.0, self._looked + watch.INTERVAL - watch.clock())
+        most = most if seconds is None else min(seconds, most)
         happened = False
-        for fd, _ in poll.poll(None if seconds is None else seconds * 1000):
+        # Rounded up: half a millisecond must not be many looks at nothing.
+        for fd, event in poll.poll(math.ceil(most * 1000)):
             happened = True
             process = ends[fd]
             try:
+                if event & select.POLLOUT:
+                    with contextlib.suppress(Closed):
+                        process.channel.flush()
                 while (received := process.channel.poll()) is not None:
                     self._hear(process, *received[0])
             except Closed:
                 self._bury(process)
-        if happened:
+        news = self._look() if watch.clock() - self._looked >= watch.INTERVAL else []
+        if happened or news:
             self._hand_out()
+        for text in news:
+            # Last, as a program may turn warnings into errors.
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
         return happened
+
+    def _look(self) -> list[str]:
+        """Looks after the workers, and returns what the program should hear of them."""
+        now = watch.clock()
+        # While the program itself was stopped, nobody is late.
+        passed, self._looked = min(now - self._looked, 2 * watch.INTERVAL), now
+        news: list[str] = []
+        for process in list(self._processes):
+            if self._processes[process.number] is not process:
+                continue
+            stopped = process.sight().is_stopped()
+            if stopped and (bound := self._bound(process)) is None:
+                news.append(self._set_aside(process))
+                continue
+            progress = int(process.status[MAKING]), int(process.status[ROW]), process.ready, len(process.open)
+            if not stopped:
+                process.stop_named = False
+            if progress != process.progress or (process.ready and not process.open):
+                process.still, process.slow_named = 0.0, False
+            elif stopped:
+                if not process.stop_named:
+                    cause = f"{bound}, so its batches wait until it is continued: kill -CONT {process.pid}"
+                    news.append(f"{self._who(process)} is stopped{self._where(process)[0]}; {cause}")
+                process.stop_named = True
+            else:
+                process.still += passed
+                if process.still >= self._patience and not process.slow_named:
+                    process.slow_named = True
+                    news.append(self._slow(process))
+            process.progress = progress
+        return news
+
+    def _slow(self, process: _Process) -> str:
+        doing = self._where(process)[0] or " while it was taking its tasks"
+        return (
+            f"{self._who(process)} has made no progress for {process.still:.0f} s{doing}; it is waited for. "
+            f"If it hangs, `py-spy dump --pid {process.pid or process.sight().pid}` shows where. "
+            "FEEDLINE_STALL_WARNING sets after how many seconds this is said (0: never); the timeout of "
+            "feedline.torch.DataLoader ends the wait"
+        )
+
+    def _bound(self, process: _Process) -> str | None:
+        """Why no other worker can make what this one was to make, if none can."""
+        if self._job.kind == "iterable":
+            over = process.ended or not process.has_begun()
+            return None if over else "a stream goes on only in the worker that reads it"
+        if process.has_begun() and is_stateful(self._job.dataset):
+            return "each worker has its own state of the data set"
+        if process.drawn:
+            return "each worker has its own random numbers (random='worker')"
+        return None
+
+    def _set_aside(self, process: _Process) -> str:
+        """Gives a stopped worker's place to another one. Its slots stay its own until it has answered
+        or is dead, as it may be continued at any time."""
+        where, sample = self._where(process)
+        text, server = f"{self._who(process)} is stopped{where}", process.server
+        if process.pid is None and server is not None:
+            # The server is stopped, and all that it was asked to fork waits with it.
+            error = WorkerError(text, pid=server.process)
+            waiting = [one for one in self._processes if one.server is server and one.pid is None]
+            self._end(waiting)
+            server.replace()
+            for one in waiting:
+                self._exchange(one, {}, error, None)
+            return f"{text}. Workers are forked from a new one."
+        process.aside = True
+        self._aside.append(process)
+        # Continued, it leaves what it was at, answers, and ends.
+        process.status[WANTED] = _NOTHING
+        with contextlib.suppress(Closed):
+            process.channel.post(("leave",))
+        if len(self._aside) > self.workers:
+            self._aside[0].sight().kill()
+        error = WorkerError(text, pid=process.pid, sample=sample)
+        again = self._exchange(process, dict(process.open), error, process.making())
+        end = _AGAIN if again else _REPLACED
+        return f"{text}. {end} Continued (kill -CONT {process.pid}), the old one ends."
 
     def _hear(self, process: _Process, kind: str, *details: Any) -> None:
         if kind == "ready":
             process.pid, process.ready, process.worked = details[0], True, True
+            process.sight()
+            if not process.aside:
+                del self._false_starts[process.number]
             return
         sequence = details[0]
         _, slot = process.open.pop(sequence)
-        if sequence < self._wanted or kind == "stale":
+        process.answered += sequence >= self._wanted
+        process.ended = process.ended or kind == "ended"
+        if process.aside or sequence < self._wanted or kind == "stale":
+            # One that was stopped comes late: somebody else has made this batch, with the same bytes.
             self.slots.give_back(slot)
             return
         packed: Packed = details[1]
@@ -318,78 +475,107 @@ class Processes:
     def _bury(self, process: _Process) -> None:
         """Names a worker that has ended, and puts another one in its place if that helps."""
         code = self._exit_code(process)
-        making = int(process.status[MAKING])
-        busy = process.open.get(making) if process.ready else None
-        error = self._obituary(process, code, busy)
-        process.channel.close()
-        lost = sorted(process.open.items())
-        for _, (_, slot) in lost:
-            self.slots.give_back(slot)
-        process.open.clear()
-        guilty = making if busy is not None else (lost[0][0] if lost else -1)
-        self._deaths[guilty] += 1
-        can_repeat = self._job.kind == "map" and not any(task.snapshot for _, (task, _) in lost)
-        wanted = [(sequence, task) for sequence, (task, _) in lost if sequence >= self._wanted]
-        if not process.worked:
-            # It never came to work, and another one would not either.
-            self.broken = error
-            raise error
-        if wanted and (not can_repeat or self._deaths[guilty] > 1):
-            for sequence, _ in wanted:
-                self._results[sequence] = Result(error=error)
-        if process.given and (self._job.kind == "iterable" or is_stateful(self._job.dataset)):
-            # A new one would begin from the start: what is lost cannot be told from what was seen.
-            self.broken = error
-            raise error
-        repeat = wanted and can_repeat and self._deaths[guilty] <= 1
-        if repeat:
-            self._queue.extendleft(reversed(wanted))
-        self.restarts += 1
-        self._processes[process.number] = self._start(process.number)
-        if repeat:
-            # Last, as a program may turn warnings into errors.
-            warnings.warn(f"{error}. Its batch is made again by a new worker.", RuntimeWarning, stacklevel=4)
-
-    def _exit_code(self, process: _Process) -> int | None:
-        if process.spawned is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.spawned.wait(2)
-        elif process.server is not None and process.token is not None:
-            server = process.server
-            pid = process.pid or server.pid(process.token)
-            return server.ended if pid is None else server.exit_code(pid, 2)
-        elif process.pid is not None:
-            with contextlib.suppress(ChildProcessError):
-                return os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])
-        return None
-
-    def _obituary(self, process: _Process, code: int | None, busy: tuple[Task, Slot] | None) -> WorkerError:
-        text = f"worker {process.number} (pid {process.pid}) "
-        number = None
-        if code is None:
-            text += "ended"
-        elif code < 0:
-            number = -code
-            with contextlib.suppress(ValueError):
-                text += f"was killed by signal {number} ({signal.Signals(number).name})"
-        else:
-            text += f"exited with code {code}"
-        sample = None
-        if busy is not None:
-            task, row = busy[0], int(process.status[ROW])
-            text += f" while it was making batch {task.number}"
-            if self._job.kind == "map":
-                with contextlib.suppress(Exception):
-                    sample = task.index[row] if self._job.batched else task.index
-                    text += f", sample {sample!r}"
-        elif not process.ready:
-            text += " before it could begin"
-        if number == signal.SIGKILL:
+        process.dead = code is not None
+        where, sample = self._where(process)
+        text = f"{self._who(process)} {_how(code)}{where}"
+        number = None if code is None or code >= 0 else -code
+        if number == signal.SIGKILL and not (process.pid is None and self._is_replaced(process)):
             text += (
                 "; the kernel kills like this when memory runs out: try fewer workers, a smaller "
                 "prefetch_factor or a smaller batch"
             )
-        return WorkerError(text, pid=process.pid, signal=number, exit_code=code, sample=sample)
+        error = WorkerError(text, pid=process.pid, signal=number, exit_code=code, sample=sample)
+        lost, making, bound = dict(process.open), process.making(), self._bound(process)
+        if process.pid is None and process.server is not None:
+            # It has closed its connections, but may not be known to have ended: nobody asks it again.
+            process.server.replace()
+        self._end([process])
+        if process.aside:
+            self._aside.remove(process)
+            return
+        again = self._exchange(process, lost, error, making, bound)
+        if again or not process.worked:
+            # Last, as a program may turn warnings into errors.
+            warnings.warn(f"{error}. {_AGAIN if again else _REPLACED}", RuntimeWarning, stacklevel=4)
+
+    def _exchange(
+        self,
+        process: _Process,
+        lost: dict[int, tuple[Task, Slot]],
+        error: WorkerError,
+        making: int | None,
+        bound: str | None = None,
+    ) -> bool:
+        """Puts another worker in the place of one that ended or is stopped; whether some of its batches
+        are made again. A batch is made again once: what it does to workers it would do to all."""
+        wanted = [
+            (sequence, task) for sequence, (task, _) in sorted(lost.items()) if sequence >= self._wanted
+        ]
+        if not process.worked:
+            self._false_starts[process.number] += 1
+        if bound is not None or self._false_starts[process.number] > 1:
+            # A new one would begin from the start, or not at all.
+            for at, _ in wanted:
+                self._results[at] = Result(error=error)
+            self.broken = error
+            raise error
+        guilty = making if making is not None else min(lost, default=None)
+        if guilty is not None:
+            self._deaths[guilty] += 1
+            if self._deaths[guilty] > 1 and guilty >= self._wanted:
+                self._results[guilty] = Result(error=error)
+                wanted = [(at, task) for at, task in wanted if at != guilty]
+        self._queue.extendleft(reversed(wanted))
+        self.restarts += 1
+        try:
+            self._processes[process.number] = self._start(process.number)
+            self._processes[process.number].ended = process.ended
+        except BaseException as cause:
+            # Also a Ctrl-C: the place in the list has no worker now.
+            reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+            self.broken = WorkerError(f"{error}, and no other worker could be started: {reason}")
+            if isinstance(cause, Exception):
+                raise self.broken from cause
+            raise
+        return bool(wanted) and not process.ended
+
+    @staticmethod
+    def _is_replaced(process: _Process) -> bool:
+        """Whether the server that was to fork it was ended for another loader's workers."""
+        return process.server is not None and process.server.replaced
+
+    def _exit_code(self, process: _Process) -> int | None:
+        if process.spawned is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.spawned.wait(_END)
+        elif process.server is not None:
+            # Its pid is the server's while there is no worker.
+            forked = process.sight().pid == process.pid
+            server = process.server
+            return server.exit_code(process.sight().pid, _END) if forked else server.ended
+        elif process.pid is not None:
+            return _wait_for_child(process.pid, _END)
+        return None
+
+    def _who(self, process: _Process) -> str:
+        if process.pid is None and process.server is not None:
+            return f"the process that workers are forked from (pid {process.server.process})"
+        return f"worker {process.number} (pid {process.pid})"
+
+    def _where(self, process: _Process) -> tuple[str, Any]:
+        """What a worker is at, in words, and the sample if it is known."""
+        sequence = process.making()
+        if sequence is None:
+            # A server that is stopped or gone is named in its worker's place.
+            whom = f"worker {process.number}" if process.pid is None and process.server is not None else "it"
+            return ("" if process.ready else f" before {whom} could begin"), None
+        task, sample = process.open[sequence][0], None
+        text = f" while it was making batch {task.number}"
+        if self._job.kind == "map":
+            with contextlib.suppress(Exception):
+                sample = task.index[int(process.status[ROW])] if self._job.batched else task.index
+                text += f", sample {sample!r}"
+        return text, sample
 
     def withdraw(self, sequence: int) -> bool:
         if self.restarts or any(process.worked for process in self._processes):
@@ -409,32 +595,45 @@ class Processes:
         self._queue.clear()
         self._results.clear()
 
-    def _stop(self) -> None:
-        for process in self._processes:
-            server = process.server
+    def _end(self, processes: list[_Process]) -> None:
+        """Ends workers, whatever they are at and whether they are stopped or not, in bounded time."""
+        for process in processes:
             process.channel.close()
-            pid = process.pid
-            if pid is None and process.token is not None and server is not None:
-                pid = server.pid(process.token)
-            if pid is not None:
+            sight = process.sight()
+            if sight.pid == process.pid and not process.dead:
                 # Closing the connection ends it too; this also ends code that never returns.
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                sight.kill()
+        end = time.monotonic() + _END
+        for process in processes:
+            left = max(0.0, end - time.monotonic())
             if process.spawned is not None:
-                process.spawned.wait()
-            elif process.token is None and process.pid is not None:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(process.pid, 0)
-            elif pid is not None and server is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.spawned.wait(left)
+            elif process.server is None and process.pid is not None:
+                _wait_for_child(process.pid, left)
+            elif process.server is not None and process.pid is not None:
                 with contextlib.suppress(OSError):
-                    server.exit_code(pid, 1)
+                    process.server.exit_code(process.pid, left)
+            gone = process.dead or process.sight().is_gone()
             for _, slot in process.open.values():
-                slot.close()
+                # What may still write to a slot has it for good.
+                if gone:
+                    self.slots.give_back(slot)
+                else:
+                    slot.close()
+            process.open.clear()
             process.page.close()
-        self._processes = []
+        if processes is self._aside:
+            self._aside = []
+
+    def _stop(self) -> None:
+        self._end([*self._processes, *self._aside])
+        self._processes, self._aside = [], []
 
     def close(self) -> None:
         if os.getpid() == self.owner:
+            # Slots that come back are freed.
+            self.slots.close()
             self._stop()
         self._results.clear()
         self._queue.clear()
@@ -442,6 +641,37 @@ class Processes:
         if self._packed is not None:
             self._packed[1].close()
             self._packed = None
+
+
+_AGAIN = "Its batch is made again by a new worker."
+_REPLACED = "A new worker takes its place."
+
+
+def _how(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"was killed by signal {-code}"
+
+
+def _wait_for_child(pid: int, seconds: float) -> int | None:
+    """A child's exit code, as soon as there is one."""
+    end, pause = time.monotonic() + seconds, 0.0005
+    while True:
+        try:
+            done, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= end:
+            return None
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
 
 
 def _modules(job: Job) -> set[str]:

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import math
 import os
 import select
 import signal
@@ -56,9 +57,13 @@ def main(fd: int) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     children: set[int] = set()
+    # Not select(): it refuses descriptors above 1023, and the program may have had that many open.
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    poll.register(wake, select.POLLIN)
     try:
         while True:
-            select.select([end.fileno(), wake], [], [])
+            poll.poll()
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)
             _reap(channel, children)
@@ -128,6 +133,8 @@ class Server:
         self._pids: dict[int, int] = {}
         self._next = 0
         self.threads = 1
+        # Whether it was ended from here, because it was stopped or did not answer.
+        self.replaced = False
 
     @classmethod
     def get(cls) -> Server:
@@ -150,16 +157,17 @@ class Server:
         new = sorted(modules - self._imported)
         if new:
             self._imported.update(new)
-            self._channel.send(("import", new, list(sys.path)))
+            self._channel.post(("import", new, list(sys.path)))
 
     def fork(self, end: socket.socket) -> int:
         """Asks for a worker with `end` as its connection; `pid` tells which one it became."""
         token = self._next
         self._next += 1
-        self._channel.send(("fork", token), (end.fileno(),))
+        self._channel.post(("fork", token), (end.fileno(),))
         return token
 
     def _read(self) -> None:
+        self._channel.flush()
         while (received := self._channel.poll()) is not None:
             kind, *details = received[0]
             if kind == "forked":
@@ -177,17 +185,45 @@ class Server:
     def exit_code(self, pid: int, seconds: float) -> int | None:
         """How a worker ended, negative for a signal; waits a moment for the news."""
         while pid not in self._exits:
-            if self._channel.fileno() < 0 or not select.select([self._channel], [], [], seconds)[0]:
+            poll = select.poll()
+            if self._channel.fileno() >= 0:
+                poll.register(self._channel, select.POLLIN)
+            if self._channel.fileno() < 0 or not poll.poll(math.ceil(seconds * 1000)):
                 return None
             try:
                 self._read()
             except Closed:
                 return None
-        return self._exits[pid]
+        # A later process may have the same number.
+        return self._exits.pop(pid)
+
+    @property
+    def process(self) -> int:
+        """The server's own number."""
+        return self._process.pid
+
+    def replace(self) -> None:
+        """Ends a server that is stopped or gone; the next worker is forked from a new one. Those that
+        it has forked live on."""
+        self.replaced = True
+        if Server._one is self:
+            Server._one = None
+        if self.owner == os.getpid():
+            with contextlib.suppress(Closed, OSError):
+                self._read()
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(2)
+            self._channel.close()
 
     def close(self) -> None:
         """Ends the server and with it all workers."""
         if self.owner == os.getpid():
             self._channel.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            # One that is stopped would neither see that nor end its workers.
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGCONT)
+            try:
                 self._process.wait(2)
+            except subprocess.TimeoutExpired:
+                self.replace()
