@@ -33,7 +33,7 @@ if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	fi
 endef
 
-.PHONY: help demo test lint test-rust test-python test-browser wheel bench bench-formats bench-python fuzz clean \
+.PHONY: help demo test lint test-rust test-python test-browser wheel bench bench-formats bench-python fuzz soak clean \
 	prepare prepare-test prepare-browser lint-rust lint-python install
 
 help: ## List the targets
@@ -53,7 +53,7 @@ test-rust: prepare ## Tests of the crates, and the model of the hand-over
 
 # torch's DataLoader forks, which JAX's threads in the same process would not survive.
 FORKING_TESTS := tests/python/torch_differential tests/python/test_torch_samplers.py tests/python/test_torch_regressions.py \
-	tests/python/test_workers.py tests/python/test_examples.py
+	tests/python/test_workers.py tests/python/test_watchdog.py tests/python/test_examples.py
 
 # TensorFlow and torchvision each bring an LLVM, and a process dies of having both.
 TENSORFLOW_TESTS := tests/python/formats/test_tfrecord.py
@@ -93,6 +93,13 @@ FUZZ_SECONDS ?= 60
 fuzz: prepare ## Fuzz every format's reader, a minute each; installs cargo-fuzz
 	@cargo fuzz --version > /dev/null 2>&1 || cargo install cargo-fuzz
 	$(TOOLS) fuzz/run.sh $(FUZZ_SECONDS)
+
+# Part of it: make soak SOAK="images tar" SOAK_SCALE=0.1. What was done is kept in build/soak.
+SOAK ?=
+SOAK_SCALE ?= 1
+
+soak: install prepare-test ## Long proofs: damaged files by the million, bombs, killed workers: hours, resumable
+	$(TOOLS) $(INSTALLED) "$(TEST_BIN)/python" tests/soak/run.py --scale $(SOAK_SCALE) $(SOAK)
 
 bench-formats: install prepare-test ## Every format beside the image folder and its usual reader: twenty minutes
 	$(INSTALLED) "$(TEST_BIN)/python" benchmarks/formats.py --works "$(BENCH_FORMATS)" \

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Fuzzes each format's reader for so many seconds: fuzz/run.sh [SECONDS] [FORMAT...]
+# Fuzzes the JPEG decoder and each format's reader for so many seconds: fuzz/run.sh [SECONDS] [jpeg|FORMAT...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
@@ -10,6 +10,13 @@ formats=(tar:plain.tar tar:packed.tar.gz tfrecord:examples.tfrecord lmdb:samples
     arrow:plain.arrow arrow:packed.feather csv:table.csv jsonl:table.jsonl zarr:v3.zarr mds:mds zip:images.zip)
 # The instrumentation is no stable option of the compiler; this lets any toolchain have it.
 export RUSTC_BOOTSTRAP=1
+if [ $# -eq 0 ] || [[ " $* " == *" jpeg "* ]]; then
+    echo "== jpeg for $seconds s"
+    mkdir -p fuzz/corpus/jpeg
+    cargo fuzz run --sanitizer none jpeg fuzz/corpus/jpeg -- -max_total_time="$seconds" -timeout=10 \
+        -rss_limit_mb=1024 -max_len=16384 -print_final_stats=1 2>&1 | tail -8
+    [ "$*" = jpeg ] && exit 0
+fi
 cargo fuzz build --sanitizer none sources
 for pair in "${formats[@]}"; do
     format=${pair%%:*} name=${pair#*:}
