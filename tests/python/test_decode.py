@@ -866,6 +866,28 @@ def test_tiles_are_bounded_together() -> None:
     assert decode(one_row_tiles(3000, 1024, 3000), allow_truncated=True).shape == (3000, 1, 3)
 
 
+def jpeg_strips(strips: int, repeats: int, tables: bytes = b"") -> bytes:
+    """A TIFF whose strips are all the same progressive JPEG, one of its scans written `repeats` times."""
+    data = saved(Image.fromarray(photo(8, 4096)).convert("L"), "JPEG", progressive=True)
+    scans = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
+    last = data[scans[-1] : -2]
+    data = data[:-2] + last * repeats + data[-2:]
+    grid = np.zeros((8 * strips, 4096, 1), np.uint8)
+    tags = {259: (7,), 273: (8,) * strips, 279: (len(data),) * strips}
+    whole = tiff(grid, 8, 1, strip=8, tags={**tags, **({347: tuple(tables)} if tables else {})})
+    # The JPEG lies where the first strip was, which is larger.
+    return whole[:8] + data + whole[8 + len(data) :]
+
+
+def test_the_work_of_all_jpegs_in_a_tiff_is_bounded_together() -> None:
+    """Each strip is below the bound of a JPEG: 512 blocks, visited by at most 100 scans."""
+    assert decode(jpeg_strips(4, 0)).shape == (32, 4096, 3)
+    with pytest.raises(ValueError, match="TIFF: its JPEGs are more work than any encoder asks for"):
+        decode(jpeg_strips(4096, 80), allow_damaged=True)
+    with pytest.raises(ValueError, match="140000 bytes of JPEG tables"):
+        decode(jpeg_strips(4, 0, b"\0" * 70_000))
+
+
 def test_tiff_that_is_not_read_is_refused_with_the_reason() -> None:
     grid = np.zeros((4, 4, 3), np.uint8)
     for options, why in [

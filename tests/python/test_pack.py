@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -137,3 +138,13 @@ def test_pixels_that_are_cut_between_epochs_are_a_failed_sample(
             list(loader)
         del loader
         pixels.write_bytes(content)
+
+
+def test_a_description_without_fields_is_a_damaged_set(jpegs: Path, tmp_path: Path) -> None:
+    packed = pack(jpegs, tmp_path / "packed", "--to", "tar")
+    path = packed / "feedline.json"
+    description = json.loads(path.read_text())
+    assert description["fields"]
+    path.write_text(json.dumps({**description, "fields": []}))
+    with pytest.raises(feedline.SourceError, match=r"names no field: the packed set is damaged, pack it again"):
+        feedline.Loader(packed)

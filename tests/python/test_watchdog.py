@@ -363,20 +363,18 @@ def test_a_streams_worker_that_is_done_may_end(how):
     assert is_gone(pid)
 
 
-@pytest.mark.parametrize("kind", ["stream", "state"])
-def test_a_worker_that_is_killed_before_its_epoch_began_is_replaced(kind, monkeypatch):
+def test_a_streams_worker_that_is_killed_before_its_epoch_began_is_replaced(monkeypatch):
     """It has its tasks, as nobody knows yet that it will not read them."""
-    expected = EXPECTED if kind == "stream" else [[at for at in rows for _ in range(1000)] for rows in EXPECTED]
-    loader = build(Stream() if kind == "stream" else Stateful(), workers=1, persistent_workers=True)
-    assert [batch.flatten().tolist() for batch in loader] == expected
-    (process,) = loader._guess[2]._processes
+    loader = build(Stream(), workers=1, persistent_workers=True)
+    assert [batch.tolist() for batch in loader] == EXPECTED
+    (process,) = loader._idle._processes
     monkeypatch.setattr(watch, "INTERVAL", 3600.0)
     stop(process.pid)
     batches = iter(loader)
     assert loader._epoch()._executor._processes == [process] and process.open
     os.kill(process.pid, signal.SIGKILL)
     with hearing() as said:
-        assert [batch.flatten().tolist() for batch in batches] == expected
+        assert [batch.tolist() for batch in batches] == EXPECTED
     assert len(said) == 1 and f"(pid {process.pid}) was killed by signal 9" in said[0]
     loader.close()
 

@@ -4,8 +4,8 @@
 
 mod support;
 
-use feedline::Loader;
-use feedline::spec::OpSpec;
+use feedline::spec::{OnError, OpSpec};
+use feedline::{Error, Loader};
 use support::{Folder, jpeg};
 
 const SHARDS: usize = 122;
@@ -51,4 +51,25 @@ fn many_shards_are_read_with_few_open_files() {
             assert_eq!(found, rows, "epoch {epoch}");
         }
     }
+    drop(loaders);
+    a_process_without_files_to_give_skips_no_sample(&folder);
+}
+
+/// Which samples could be opened would be a matter of the moment.
+fn a_process_without_files_to_give_skips_no_sample(folder: &Folder) {
+    let mut loader = Loader::builder(folder.path().join("tar"))
+        .transform(OpSpec::new("CenterCrop").with("size", 16))
+        .on_error(OnError::Skip)
+        .num_workers(0)
+        .build()
+        .unwrap();
+    let all: Vec<_> =
+        std::iter::from_fn(|| std::fs::File::open(folder.path().join("tar/0000.tar")).ok())
+            .collect();
+    assert!(all.len() > 10);
+    let error = loader.epoch().find_map(Result::err).unwrap();
+    assert!(matches!(error, Error::System(_)), "{error:?}");
+    assert!(error.to_string().contains("raise ulimit -n"), "{error}");
+    drop(all);
+    assert_eq!(loader.stats().work.failed, 0);
 }

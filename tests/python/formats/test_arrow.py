@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import feedline
@@ -58,6 +59,23 @@ def test_many_files_nulls_and_damage(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(feedline.SourceError, match="cut short"):
         rows(path, "arrow")
+
+
+def test_a_footer_that_names_one_batch_again_and_again_is_refused(tmp_path: Path) -> None:
+    """Few bytes would otherwise have much read, once for each time that it is named."""
+    schema = pa.schema([("x", pa.int64())])
+    path = tmp_path / "some.arrow"
+    with pa.OSFile(str(path), "wb") as out, pa.ipc.new_file(out, schema) as writer:
+        for length in (5000, 1, 1, 1):
+            writer.write_batch(pa.record_batch([pa.array(range(length))], schema=schema))
+    assert len(rows(path, "arrow")["x"]) == 5003
+    data = bytearray(path.read_bytes())
+    # The footer's list: offset, length of the message, padding and length of the body of each batch.
+    first = data.rindex(struct.pack("<q", 40_000)) - 16
+    data[first : first + 4 * 24] = data[first : first + 24] * 4
+    path.write_bytes(data)
+    with pytest.raises(feedline.SourceError, match="has messages that overlap"):
+        feedline.Loader(path)
 
 
 def test_dictionaries_that_change_in_a_stream(tmp_path: Path) -> None:

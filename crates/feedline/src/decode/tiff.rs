@@ -247,6 +247,14 @@ const MOST_BESIDE: usize = 256 << 20;
 /// Bytes of the tables that strips share; a file of every table that JPEG knows has 6 kB.
 const MOST_TABLES: usize = 64 << 10;
 
+/// Visits of blocks by all JPEGs of a file beyond which it is taken for an attack: strips may share
+/// their bytes, so that a visit costs 0.15 µs where it costs 0.05 µs in the longest JPEG of its own.
+/// The largest image that `max_pixels` admits by default needs 8 million.
+const MOST_VISITS: u64 = 1 << 25;
+
+/// Bytes whose copying and parsing counts as a visit: strips share their tables too.
+const BYTES_A_VISIT: u64 = 256;
+
 pub(super) fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Declared, Fault> {
     let directory = Directory::read(bytes)?;
     let layout = Layout::read(&directory)?;
@@ -499,8 +507,11 @@ impl<'a> Chunks<'a> {
         let mode = if self.layout.samples == 1 { ColorMode::Gray } else { ColorMode::Rgb };
         let options = DecodeOptions { mode, exif_orientation: false, ..self.options.clone() };
         let header = super::probe(&file, &options)?;
-        self.visits += jpeg_header::read(&file)?.visits(&file)?;
-        if self.visits > jpeg_header::MAX_VISITS {
+        self.visits += jpeg_header::read(&file)?.visits(&file)? + length as u64 / BYTES_A_VISIT;
+        // Whoever admits larger images has two visits for each of their blocks.
+        let pixels = self.layout.height.saturating_mul(self.layout.width);
+        let blocks = pixels.saturating_mul(self.layout.samples) as u64 / 64;
+        if self.visits > MOST_VISITS.max(2 * blocks) {
             return Err(Fault::TooLarge(format!(
                 "TIFF: its JPEGs are more work than any encoder asks for ({} visits of blocks)",
                 self.visits
