@@ -47,9 +47,8 @@ test: lint test-rust test-python test-browser ## Everything that must hold: lint
 
 lint: lint-rust lint-python ## Formats, clippy, ruff, mypy --strict, stubs against the module
 
-test-rust: prepare ## Tests of the crates, and the model of the hand-over
+test-rust: prepare ## Tests of the crates, the model of the hand-over among them
 	$(TOOLS) cargo test --release --workspace
-	$(TOOLS) cargo test --release -p feedline --features model-check --lib engine::model
 
 # torch's DataLoader forks, which JAX's threads in the same process would not survive.
 FORKING_TESTS := tests/python/torch_differential tests/python/test_torch_samplers.py tests/python/test_torch_regressions.py \

@@ -15,7 +15,7 @@ mod fields;
 mod flow;
 mod inspect;
 mod loader;
-#[cfg(all(test, feature = "model-check"))]
+#[cfg(test)]
 mod model;
 mod monitor;
 mod online;
@@ -30,6 +30,8 @@ mod sync;
 mod trial;
 mod verify;
 mod work;
+
+use std::sync as primitives;
 
 pub use device::DeviceLoader;
 pub use diagnose::Diagnose;

@@ -2,19 +2,30 @@
 //!
 //! shuttle runs each scenario under thousands of random and adversarial schedules. A deadlock, a
 //! row that is lost or written twice, a batch out of order or a byte over the limit fails.
+//!
+//! `flow.rs` and `sync.rs` are compiled here once more, with shuttle's locks in the place of std's.
 
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
 
-use shuttle::thread;
+use shuttle::{sync as primitives, thread};
 
-use super::flow::{Closing, Cursor, Flow, Grant, Next, Outcome, Slice};
+use super::ahead;
 use crate::buffer::BatchMemory;
 use crate::layout::BatchLayout;
 use crate::order::Batches;
 use crate::sample::DType;
 use crate::spec::LastBatch;
+
+#[path = "flow.rs"]
+#[allow(dead_code)]
+mod flow;
+#[path = "sync.rs"]
+#[allow(dead_code)]
+mod sync;
+
+use flow::{Closing, Cursor, Flow, Grant, Next, Outcome, Slice};
 
 const ROWS: u64 = 2;
 const BATCHES: u64 = 3;

@@ -1,10 +1,7 @@
-//! The locks of the engine: std's, or shuttle's when the model checker explores schedules.
+//! The locks of the engine, from `super::primitives`: std's, or shuttle's in the model of the
+//! hand-over, which compiles this file once more.
 
-#[cfg(not(feature = "model-check"))]
-pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
-
-#[cfg(feature = "model-check")]
-pub(super) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+pub(super) use super::primitives::{Condvar, Mutex, MutexGuard};
 
 use std::sync::PoisonError;
 use std::time::Duration;
