@@ -68,7 +68,8 @@ struct Wait {
     /// In which part of the work, and how many batches it had by now.
     part: String,
     batches: u64,
-    since: Instant,
+    /// None while the data set is still being opened: importing it may take any time.
+    since: Option<Instant>,
 }
 
 /// Looks after waits that nobody can call off, as they are inside of somebody's code: a signal is
@@ -83,7 +84,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// Until it is dropped. With `json` the error is told on standard output, too.
     pub(crate) fn begin(signals: &Signals, timeout: Duration, json: bool) -> Self {
-        let wait = Wait { part: String::new(), batches: 0, since: Instant::now() };
+        let wait = Wait { part: String::new(), batches: 0, since: None };
         let wait = Arc::new(Mutex::new(wait));
         // The real one: what user code prints goes elsewhere.
         let stdout = match json {
@@ -100,7 +101,7 @@ impl Patience {
                     say("ending after this batch; again to end at once");
                 }
                 let wait = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                if wait.since.elapsed() > timeout {
+                if wait.since.is_some_and(|since| since.elapsed() > timeout) {
                     give_up(&wait, timeout, stdout.as_ref());
                 }
             }
@@ -110,6 +111,11 @@ impl Patience {
         Patience { wait, stop: Some(stop), thread: thread.ok() }
     }
 
+    /// The data set is open: from now on batches are waited for.
+    pub(crate) fn opened(&self) {
+        self.wait.lock().unwrap_or_else(PoisonError::into_inner).since = Some(Instant::now());
+    }
+
     /// A batch came, or something else began.
     pub(crate) fn heard(&self, part: &str) {
         let mut wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +123,7 @@ impl Patience {
             (wait.part, wait.batches) = (part.to_owned(), 0);
         }
         wait.batches += 1;
-        wait.since = Instant::now();
+        wait.since = Some(Instant::now());
     }
 }
 

@@ -106,7 +106,7 @@ impl Diagnose {
         let signals = Signals::watch();
         let progress = output.progress(STEPS, "steps");
         let patience = Patience::begin(&signals, self.timeout, output.is_json());
-        let found = self.diagnose(output, host, &mut |part, share| {
+        let found = self.diagnose(output, host, &patience, &mut |part, share| {
             patience.heard(part);
             progress.set((share * STEPS as f64) as u64);
             signals.received().is_none()
@@ -137,6 +137,7 @@ impl Diagnose {
         &self,
         output: &Output,
         host: &dyn Host,
+        patience: &Patience,
         going_on: &mut GoingOn<'_>,
     ) -> Result<Diagnosis, Failure> {
         let target = pipeline::shown(&self.target);
@@ -160,6 +161,7 @@ impl Diagnose {
             // What the user's code prints must not get into the result.
             let _printing = PrintedAside::begin(host)?;
             let mut feed = host.open(&asked).map_err(Error::System)?;
+            patience.opened();
             let name = &asked.target;
             return Ok(diagnose_feed(name, machine, &mut *feed, workload, self.seconds, going_on)?);
         }
@@ -171,6 +173,7 @@ impl Diagnose {
         if let Some(batches) = self.batches {
             diagnose = diagnose.batches(batches);
         }
+        patience.opened();
         Ok(diagnose.run(&target, machine, going_on)?)
     }
 
