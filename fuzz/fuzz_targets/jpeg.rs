@@ -8,15 +8,16 @@ mod damaged;
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use damaged::{Kind, Seed, damage, seeds};
 use feedline::decode::{DecodeOptions, Decoder, probe};
 use feedline::image::{Pixels, Scratch};
+use feedline::observe::thread_cpu;
 use feedline::random::Draws;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 
-/// What is below this is the clock's, the allocator's and the machine's.
+/// Of the processor: what is below this is the clock's, the allocator's and the machine's.
 const FLOOR: Duration = Duration::from_millis(20);
 
 thread_local! {
@@ -27,13 +28,13 @@ thread_local! {
 fn decoded(bytes: &[u8]) -> (Option<Vec<u8>>, Duration) {
     let options = DecodeOptions { max_pixels: 1 << 22, ..DecodeOptions::default() };
     USED.with_borrow_mut(|(decoder, scratch)| {
-        let began = Instant::now();
+        let began = thread_cpu();
         let pixels = probe(bytes, &options).ok().and_then(|header| {
             let image = decoder.decode(bytes, &header, &options, scratch).ok()?;
             let Pixels::U8(pixels) = image.pixels() else { return None };
             Some(pixels[..image.view().elements()].to_vec())
         });
-        (pixels, began.elapsed())
+        (pixels, thread_cpu() - began)
     })
 }
 

@@ -475,7 +475,10 @@ def test_what_follows_a_plain_scan_is_judged_by_the_library() -> None:
     data = saved(Image.fromarray(photo(64, 64)), "JPEG")
     scan = data.index(b"\xff\xda")
     table = data[data.index(b"\xff\xc4") :][:4] + b"\x77" * 40
-    for more in (data[scan:-2], b"\xff\x55", table, data[:-2], b"\xff\xd0", b"\xff\xff", b""):
+    # Bytes behind the last unit, before a restart marker that is one too many or before the end.
+    stray = b"\x55" * 9
+    ends = (stray + b"\xff\xd0" + stray, b"\xff\xd0" + stray, stray, b"\xff\xd0", b"\xff\xff", b"")
+    for more in (data[scan:-2], b"\xff\x55", table, data[:-2], *ends):
         file = data[:-2] + more + b"\xff\xd9"
         own, library = outcome(file), outcome(file[:2] + b"\xff" + file[2:])
         assert type(own) is type(library), more[:4]

@@ -200,10 +200,14 @@ impl Handle {
         // What is held as coefficients is decoded whole anyway, and so is what changes colours
         // afterwards. A file with anything but an end behind its scan is looked at as a whole, so
         // that it is refused whichever part is asked for.
-        let plain = raw.size() == options.mode.channels()
-            && !header.progressive
-            && markers.ends_after_scan(bytes);
-        if plain && self.baseline.decode(bytes, &wanted, options.mode.channels(), out).is_some() {
+        let channels = options.mode.channels();
+        let restarts = (raw.size() == channels && !header.progressive)
+            .then(|| markers.restarts_before_end(bytes))
+            .flatten();
+        let plain = restarts.is_some();
+        if let Some(restarts) = restarts
+            && self.baseline.decode(bytes, restarts, &wanted, channels, out).is_some()
+        {
             return Ok(wanted);
         }
         if plain && options.allow_truncated {

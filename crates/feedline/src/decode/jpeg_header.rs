@@ -317,18 +317,25 @@ impl JpegHeader {
         }
     }
 
-    /// Whether the first scan's data are followed by the end of the image and nothing else: what
-    /// else can be there (another scan, tables, a second image) is the library's to judge.
-    pub(super) fn ends_after_scan(&self, bytes: &[u8]) -> bool {
-        let mut rest = bytes.get(self.data..).unwrap_or_default();
-        while let Some(at) = memchr::memchr(0xff, rest) {
-            match rest.get(at + 1) {
-                Some(0x00 | 0xd0..=0xd7) => rest = &rest[at + 2..],
-                Some(0xff) => rest = &rest[at + 1..],
-                marker => return marker == Some(&0xd9),
+    /// How many restart markers there are, if the first scan's data are followed by the end of the
+    /// image and nothing else: what else can be there (another scan, tables, a second image) is the
+    /// library's to judge.
+    pub(super) fn restarts_before_end(&self, bytes: &[u8]) -> Option<usize> {
+        let mut rest = bytes.get(self.data..)?;
+        let mut restarts = 0;
+        loop {
+            let at = memchr::memchr(0xff, rest)?;
+            match rest.get(at + 1)? {
+                0x00 => rest = &rest[at + 2..],
+                0xd0..=0xd7 => {
+                    restarts += 1;
+                    rest = &rest[at + 2..];
+                }
+                0xff => rest = &rest[at + 1..],
+                0xd9 => return Some(restarts),
+                _ => return None,
             }
         }
-        false
     }
 
     /// False when the data that follow the first scan's header have no end marker.

@@ -177,4 +177,10 @@ impl<'a> Frame<'a> {
         let unit = &self.component[0];
         (self.width.div_ceil(8 * unit.across), self.height.div_ceil(8 * unit.down))
     }
+
+    /// How many restart markers the scan has.
+    pub(super) fn restarts(&self) -> usize {
+        let (wide, high) = self.units();
+        (wide * high).saturating_sub(1).checked_div(self.restart).unwrap_or(0)
+    }
 }

@@ -66,10 +66,12 @@ struct Scaled {
 
 impl Baseline {
     /// Writes the rows of what is wanted one after the other, in 1 or 3 channels. None if the file
-    /// is not plain, has a flaw, or holds another size.
+    /// is not plain, has a flaw, or holds another size; one that has more or fewer than `restarts`
+    /// markers has a flaw, too, wherever it is.
     pub(super) fn decode(
         &mut self,
         bytes: &[u8],
+        restarts: usize,
         wanted: &Excerpt,
         channels: usize,
         out: &mut [u8],
@@ -77,7 +79,8 @@ impl Baseline {
         let frame = Frame::read(bytes)?;
         let fits = wanted.lies_in(frame.height, frame.width)
             && (channels == 3 || frame.components.len() == 1)
-            && out.len() >= wanted.part.height * wanted.part.width * channels;
+            && out.len() >= wanted.part.height * wanted.part.width * channels
+            && restarts == frame.restarts();
         if !fits {
             return None;
         }
