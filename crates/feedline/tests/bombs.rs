@@ -2,18 +2,17 @@
 //! lengths. Whatever a file holds, opening and reading it takes no more than `memory` and 64 MB,
 //! and what does not fit ends in an error that names the file.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
-#![allow(unsafe_code)]
 
+#[path = "support/counting.rs"]
+mod counting;
 #[path = "support/crafted.rs"]
 mod crafted;
 #[path = "support/reading.rs"]
 mod reading;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_array::builder::{ListBuilder, UInt8Builder};
@@ -25,6 +24,7 @@ use arrow_array::{
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow_schema::Field;
+use counting::{Counting, measured};
 use feedline::engine::opening;
 use feedline::source;
 use feedline::spec::{SourceFormat, SourceKind, Spec};
@@ -35,56 +35,6 @@ use reading::{MEMORY, read};
 
 /// What a file may take beside the memory that is given.
 const BESIDE: i64 = 64 << 20;
-/// No test has a reason to ask for more at once; whoever does gets nothing, and aborts if it
-/// counts on it.
-const REFUSED: usize = 2 << 30;
-
-/// Counts what the process holds and the most that it held.
-struct Counting;
-
-static HELD: AtomicI64 = AtomicI64::new(0);
-static MOST: AtomicI64 = AtomicI64::new(0);
-
-fn count(change: i64) {
-    let now = HELD.fetch_add(change, Relaxed) + change;
-    MOST.fetch_max(now, Relaxed);
-}
-
-// SAFETY: everything is handed on to the system's allocator as it came, or refused.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.size() > REFUSED {
-            return std::ptr::null_mut();
-        }
-        count(layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if layout.size() > REFUSED {
-            return std::ptr::null_mut();
-        }
-        count(layout.size() as i64);
-        // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count(-(layout.size() as i64));
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if size > REFUSED {
-            return std::ptr::null_mut();
-        }
-        count(size as i64 - layout.size() as i64);
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -138,13 +88,13 @@ fn refusal(format: SourceFormat, path: &Path) -> Option<String> {
 fn defused(format: SourceFormat, path: &Path) -> usize {
     let stored = bytes_below(path);
     assert!(stored < 4 << 20, "{}: {stored} bytes are no bomb", path.display());
-    let before = HELD.load(Relaxed);
-    MOST.store(before, Relaxed);
-    let values = read(format, path);
-    if let Some(error) = refusal(format, path) {
-        assert!(error.contains(path.file_stem().unwrap().to_str().unwrap()), "{error}");
-    }
-    let most = MOST.load(Relaxed) - before;
+    let (values, most) = measured(|| {
+        let values = read(format, path);
+        if let Some(error) = refusal(format, path) {
+            assert!(error.contains(path.file_stem().unwrap().to_str().unwrap()), "{error}");
+        }
+        values
+    });
     let limit = MEMORY as i64 + BESIDE;
     assert!(most <= limit, "{} of {stored} bytes took {most} bytes", path.display());
     values
@@ -347,10 +297,7 @@ fn compressed_archives_are_bounded() {
     // The same without a byte of it: a hole in the file.
     let path = shelf.write("hole.tfrecord", &head);
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
-    let before = HELD.load(Relaxed);
-    MOST.store(before, Relaxed);
-    assert_eq!(read(SourceFormat::Tfrecord, &path), 0);
-    assert!(MOST.load(Relaxed) - before <= MEMORY as i64 + BESIDE);
+    assert_eq!(defused_hole(SourceFormat::Tfrecord, &path), 0);
 }
 
 /// An archive of one deflated member of zeros.
@@ -651,26 +598,25 @@ fn blocks_that_are_larger_than_they_say_take_turns() {
         fields: Vec::new(),
     };
     let spec = Spec { memory: Some(MEMORY), ..Spec::default() };
-    let before = HELD.load(Relaxed);
-    MOST.store(before, Relaxed);
-    let source = source::open(&kind, &opening(&spec)).unwrap();
     struct Small;
     impl feedline::sample::Room for Small {
         fn make(&mut self, _: u64) -> Result<&mut [u8], feedline::Fault> {
             Err(feedline::Fault::Cancelled)
         }
     }
-    std::thread::scope(|scope| {
-        for thread in 0..20 {
-            let source = &source;
-            scope.spawn(move || {
-                for row in [2 * thread, 2 * thread + 1] {
-                    let _ = source.read(row, 0, &mut Small);
-                }
-            });
-        }
+    let ((), most) = measured(|| {
+        let source = source::open(&kind, &opening(&spec)).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..20 {
+                let source = &source;
+                scope.spawn(move || {
+                    for row in [2 * thread, 2 * thread + 1] {
+                        let _ = source.read(row, 0, &mut Small);
+                    }
+                });
+            }
+        });
     });
-    let most = MOST.load(Relaxed) - before;
     assert!(most <= MEMORY as i64 + BESIDE, "{most}");
 }
 
@@ -684,10 +630,7 @@ fn hole(path: &Path, tail: &[u8], bytes: u64) {
 
 /// As [`defused`], of a file that is long and takes no room.
 fn defused_hole(format: SourceFormat, path: &Path) -> usize {
-    let before = HELD.load(Relaxed);
-    MOST.store(before, Relaxed);
-    let values = read(format, path);
-    let most = MOST.load(Relaxed) - before;
+    let (values, most) = measured(|| read(format, path));
     assert!(most <= MEMORY as i64 + BESIDE, "{} took {most} bytes", path.display());
     values
 }
