@@ -363,6 +363,33 @@ def test_a_streams_worker_that_is_done_may_end(how):
     assert is_gone(pid)
 
 
+class Late(IterableDataset):
+    """In its first epoch it comes to its end when somebody lets it go on, after two batches."""
+
+    def __init__(self, marker, waiting):
+        self.marker, self.waiting = marker, waiting
+
+    def __iter__(self):
+        if not self.marker.first():
+            yield from range(ROWS)
+            return
+        yield from range(2 * BATCH)
+        self.waiting()
+
+
+def test_an_end_that_is_reported_late_does_not_end_the_next_epoch(tmp_path):
+    waiting = Waiting(tmp_path)
+    loader = build(Late(Marker(tmp_path / "first"), waiting), workers=1, persistent_workers=True)
+    batches = iter(loader)
+    assert [next(batches).tolist() for _ in range(2)] == EXPECTED[:2]
+    while not waiting.came.exists():
+        pass
+    batches = iter(loader)
+    waiting.pipe.write_bytes(b"go")
+    assert [batch.tolist() for batch in batches] == EXPECTED
+    loader.close()
+
+
 def test_a_streams_worker_that_is_killed_before_its_epoch_began_is_replaced(monkeypatch):
     """It has its tasks, as nobody knows yet that it will not read them."""
     loader = build(Stream(), workers=1, persistent_workers=True)

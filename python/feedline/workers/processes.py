@@ -446,9 +446,11 @@ class Processes:
             return
         sequence = details[0]
         _, slot = process.open.pop(sequence)
-        process.answered += sequence >= self._wanted
-        process.ended = process.ended or kind == "ended"
-        if process.aside or sequence < self._wanted or kind == "stale":
+        late = sequence < self._wanted
+        process.answered += not late
+        # An end that is reported late is the end of an earlier epoch.
+        process.ended = process.ended or (kind == "ended" and not late)
+        if process.aside or late or kind == "stale":
             # One that was stopped comes late: somebody else has made this batch, with the same bytes.
             self.slots.give_back(slot)
             return
