@@ -377,16 +377,22 @@ class Late(IterableDataset):
         self.waiting()
 
 
-def test_an_end_that_is_reported_late_does_not_end_the_next_epoch(tmp_path):
-    waiting = Waiting(tmp_path)
-    loader = build(Late(Marker(tmp_path / "first"), waiting), workers=1, persistent_workers=True)
+@pytest.mark.parametrize("how", ["late", "killed"])
+def test_an_end_in_the_epoch_before_does_not_end_the_next(how, tmp_path):
+    waiting, marker = Waiting(tmp_path), Marker(tmp_path / "first")
+    loader = build(Late(marker, waiting), workers=1, persistent_workers=True)
     batches = iter(loader)
     assert [next(batches).tolist() for _ in range(2)] == EXPECTED[:2]
     while not waiting.came.exists():
         pass
     batches = iter(loader)
-    waiting.pipe.write_bytes(b"go")
-    assert [batch.tolist() for batch in batches] == EXPECTED
+    if how == "late":
+        waiting.pipe.write_bytes(b"go")
+    else:
+        os.kill(marker.pid, signal.SIGKILL)
+    with hearing() as said:
+        assert [batch.tolist() for batch in batches] == EXPECTED
+    assert len(said) == (how == "killed")
     loader.close()
 
 

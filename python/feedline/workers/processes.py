@@ -84,8 +84,10 @@ class _Process:
         return sequence if self.ready and sequence in self.open else None
 
     def has_begun(self) -> bool:
-        """Whether it has begun a task of this epoch. One that ended with its tasks unread has not."""
-        return self.answered > 0 or self.making() is not None
+        """Whether it has begun a task of this epoch. One that ended with its tasks unread has not, nor has
+        one that was still at a task of the epoch before."""
+        making = self.making()
+        return self.answered > 0 or (making is not None and making >= self.status[WANTED])
 
 
 class Processes:
