@@ -43,7 +43,8 @@ class Loader:
     augmentation. What a batch holds depends on the arguments, the epoch and the batch's number
     alone: not on the number of workers, on time or on restarts.
 
-    source: a folder of class folders, a folder of images, a .csv, .tsv or .jsonl manifest; a dict
+    source: a path (a folder of class folders or of images, a manifest, shards of tar, TFRecord, Parquet,
+        Arrow, MDS, LitData or zip, an LMDB, HDF5, .npy, .npz or Zarr array, a packed set); a dict
         as in a description (`{"kind": "manifest", "path": ..., "label_columns": [...]}`); arrays
         (one, a tuple or a dict of them, of NumPy or torch: the fields are called "0", "1", ... or
         by the dict's keys); any object with `__len__` and `__getitem__`; an iterable, or a function

@@ -60,8 +60,11 @@
 //! # Transforms
 //!
 //! [`spec::OpSpec`] names an op as torchvision does, with its parameters and defaults: `Resize`,
-//! `CenterCrop`, `RandomCrop`, `RandomResizedCrop`, `RandomHorizontalFlip`, `RandomVerticalFlip`,
-//! `ToDtype`, `Normalize`. Mistakes are found by [`Builder::build`] and name the parameter.
+//! `CenterCrop`, `RandomCrop`, `RandomResizedCrop`, `Pad`, `RandomHorizontalFlip`,
+//! `RandomVerticalFlip`, `RandomRotation`, `RandomAffine`, `ColorJitter`, `Grayscale`,
+//! `RandomGrayscale`, `GaussianBlur`, `RandomErasing`, `RandAugment`, `TrivialAugmentWide`,
+//! `ToDtype`, `Normalize`, and at the end of the list `MixUp`, `CutMix` or a `RandomChoice` of them.
+//! Mistakes are found by [`Builder::build`] and name the parameter.
 //!
 //! # Memory
 //!

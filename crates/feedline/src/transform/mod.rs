@@ -646,6 +646,14 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_names_every_op() {
+        let manual = include_str!("../lib.rs");
+        for (name, _) in OPS {
+            assert!(manual.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
     fn two_spellings_of_a_chain_are_equal() {
         let short = chain(json!([
             {"op": "CenterCrop", "size": 224},
