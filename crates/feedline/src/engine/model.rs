@@ -19,10 +19,10 @@ use crate::sample::DType;
 use crate::spec::LastBatch;
 
 #[path = "flow.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, clippy::duplicate_mod)]
 mod flow;
 #[path = "sync.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, clippy::duplicate_mod)]
 mod sync;
 
 use flow::{Closing, Cursor, Flow, Grant, Next, Outcome, Slice};
