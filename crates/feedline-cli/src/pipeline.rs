@@ -4,11 +4,13 @@ use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use feedline::engine::opening;
 use feedline::output_file::Replacement;
 use feedline::sample::FieldKind;
 use feedline::spec::{SourceKind, read_file, read_toml};
+use feedline::store::{Files, Store};
 use feedline::{Error, Spec, source};
 use serde_json::{Map, Value, json};
 
@@ -86,7 +88,8 @@ pub(crate) fn describe(
 /// Whether samples have a picture, which may have any size. Arrays, numbers and text pass as they
 /// are.
 fn has_pictures(spec: &Spec) -> bool {
-    let (Some(named), with) = (spec.sources.first(), opening(spec)) else { return true };
+    let store: Arc<dyn Store> = Arc::new(Files::default());
+    let (Some(named), with) = (spec.sources.first(), opening(spec, &store)) else { return true };
     if spec.decode.bytes {
         return false;
     }

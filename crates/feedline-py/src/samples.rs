@@ -10,7 +10,7 @@ use feedline::error::Stage;
 use feedline::image::View;
 use feedline::sample::{FieldKind, Room, Value};
 use feedline::source::{self, Source};
-use feedline::store::{Local, Store};
+use feedline::store::{Files, Store};
 use feedline::{Error, Fault, Spec};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -27,6 +27,7 @@ type Arguments<'py> = (String, Vec<Bound<'py, PyBytes>>, (u64, u64));
 /// A folder, a manifest or a packed set.
 #[pyclass(frozen, module = "feedline._native")]
 pub(crate) struct Samples {
+    store: Arc<dyn Store>,
     source: Arc<dyn Source>,
     described: String,
     paths: Vec<Vec<u8>>,
@@ -49,11 +50,12 @@ impl Samples {
         let real: Vec<PathBuf> =
             paths.iter().map(|path| OsString::from_vec(path.clone()).into()).collect();
         put_paths(&mut spec, &real);
+        let store: Arc<dyn Store> = Arc::new(Files::default());
         let opened = py.detach(|| {
             let [named] = &spec.sources[..] else {
                 return Err(Error::System("one source at a time can be read".to_owned()));
             };
-            let source = source::open(&named.kind, &opening(&spec))?;
+            let source = source::open(&named.kind, &opening(&spec, &store))?;
             match expected {
                 Some(same) if same != (source.len(), source.fingerprint()) => Err(Error::Source {
                     what: source.name(),
@@ -63,7 +65,7 @@ impl Samples {
             }
         });
         let source = opened.map_err(|error| raise(py, error))?;
-        Ok(Samples { source, described: described.to_owned(), paths })
+        Ok(Samples { store, source, described: described.to_owned(), paths })
     }
 
     fn __len__(&self) -> usize {
@@ -238,7 +240,7 @@ impl Samples {
         py.detach(|| {
             let mut room = Fresh { is_image, ..Fresh::default() };
             match value.location() {
-                Some(location) => Local.read(&location, &mut room),
+                Some(location) => self.store.read(&location, &mut room),
                 None => self.source.read(name.index, field, &mut room),
             }
             .map(|()| room)

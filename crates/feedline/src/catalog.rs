@@ -2,19 +2,19 @@
 //! the list of its files with their checksums beside it.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
+use crate::output_file;
 use crate::sample::{DType, Field, FieldKind};
 use crate::spec::SourceFormat;
-use crate::{handles, output_file};
+use crate::store::{Handle, Local, Reader, Store};
 
 /// The description's name.
 pub const FILE: &str = "feedline.json";
@@ -233,21 +233,10 @@ pub fn show_checksum(xxh3: u64) -> String {
     format!("{xxh3:016x}")
 }
 
-/// Opens a regular file; a pipe in its place would wait for a writer for ever.
-pub fn open(path: &Path) -> std::io::Result<File> {
-    let mut options = fs::OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
-    let file = handles::retrying(|| options.open(path))?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(std::io::Error::other("is not a regular file")),
-    }
-}
-
 /// A small text file as a whole. More than `most` bytes are an error, as is anything but a file.
 pub fn read_text(path: &Path, most: u64) -> std::io::Result<String> {
     let mut text = String::new();
-    let read = open(path)?.take(most + 1).read_to_string(&mut text)?;
+    let read = Reader::new(Local.open(path)?).take(most + 1).read_to_string(&mut text)?;
     match read as u64 > most {
         true => Err(std::io::Error::other(format!("is larger than {most} bytes"))),
         false => Ok(text),
@@ -261,9 +250,13 @@ pub fn read_note(path: &Path) -> std::io::Result<String> {
 
 /// The lines of a file, each of at most 1 MB.
 pub fn lines(path: &Path) -> std::io::Result<impl Iterator<Item = std::io::Result<String>>> {
-    let mut reader = BufReader::new(open(path)?);
+    Ok(lines_of(Local.open(path)?))
+}
+
+fn lines_of(file: Handle) -> impl Iterator<Item = std::io::Result<String>> {
+    let mut reader = BufReader::new(Reader::new(file));
     let mut over = false;
-    Ok(std::iter::from_fn(move || {
+    std::iter::from_fn(move || {
         let mut line = String::new();
         let read = match over {
             true => Ok(0),
@@ -284,32 +277,7 @@ pub fn lines(path: &Path) -> std::io::Result<impl Iterator<Item = std::io::Resul
                 Some(Err(error))
             }
         }
-    }))
-}
-
-/// Tells a file from another that is put in its place: a hash of its size, its time of change and,
-/// on a disk, its inode. Elsewhere (FUSE) a file may get another inode when it is opened again.
-pub fn stamp(file: &File) -> std::io::Result<u64> {
-    let metadata = file.metadata()?;
-    let inode = if libc::major(metadata.dev()) == 0 { 0 } else { metadata.ino() };
-    let time = [metadata.mtime(), metadata.mtime_nsec()].map(|number| number as u64);
-    let numbers = [metadata.len(), time[0], time[1], inode];
-    Ok(xxhash_rust::xxh3::xxh3_64(bytemuck::cast_slice(&numbers)))
-}
-
-/// Opens a file again that had this stamp.
-pub fn reopen(path: &Path, then: u64) -> Result<File, Fault> {
-    let file = open(path)?;
-    match stamp(&file)? == then {
-        true => Ok(file),
-        false => Err(changed()),
-    }
-}
-
-/// The fault of a file that is not what was opened.
-#[must_use]
-pub fn changed() -> Fault {
-    Fault::corrupt("file", "has changed since the data set was opened: open it again")
+    })
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
@@ -341,10 +309,15 @@ fn check_inside(description: &Path, path: &Path) -> Result<()> {
 }
 
 impl Catalog {
-    /// The description of the set in `folder`; `None` if it is no packed set.
+    /// The description of the set in `folder` on this machine; `None` if it is no packed set.
     pub fn read(folder: &Path) -> Result<Option<Catalog>> {
+        Catalog::read_in(&Local, folder)
+    }
+
+    /// The same for a folder of any store.
+    pub fn read_in(store: &dyn Store, folder: &Path) -> Result<Option<Catalog>> {
         let path = folder.join(FILE);
-        let file = match open(&path) {
+        let file = match store.open(&path) {
             Ok(file) => file,
             // Whatever cannot be there is no packed set.
             Err(error) => {
@@ -356,9 +329,15 @@ impl Catalog {
             }
         };
         let mut text = String::new();
-        let read = file.take(LARGEST + 1).read_to_string(&mut text);
-        // A folder or some other file of that name is not ours.
-        let value: Value = match read.ok().and_then(|_| serde_json::from_str(&text).ok()) {
+        let read = Reader::new(file).take(LARGEST + 1).read_to_string(&mut text);
+        // Some other file of that name is not ours; one that cannot be read may be.
+        let is_text = match read {
+            Err(error) if error.kind() != std::io::ErrorKind::InvalidData => {
+                return Err(failed("cannot read", &path)(error));
+            }
+            read => read.is_ok(),
+        };
+        let value: Value = match is_text.then(|| serde_json::from_str(&text).ok()).flatten() {
             Some(value) => value,
             None => return Ok(None),
         };
@@ -426,12 +405,23 @@ impl Catalog {
 
     /// Calls `each` with every file of the set, after the list's own checksum was compared.
     pub fn files(&self, folder: &Path, each: &mut dyn FnMut(Entry)) -> Result<()> {
+        self.files_in(&Local, folder, each)
+    }
+
+    /// The same for a folder of any store.
+    pub fn files_in(
+        &self,
+        store: &dyn Store,
+        folder: &Path,
+        each: &mut dyn FnMut(Entry),
+    ) -> Result<()> {
         let path = folder.join(LIST);
-        let (_, xxh3) = checksum(&path)?;
+        let list = store.open(&path).map_err(failed("cannot open", &path))?;
+        let (_, xxh3) = checksum_of(list.clone()).map_err(failed("cannot read", &path))?;
         if show_checksum(xxh3) != self.list {
             return Err(damaged(&path, "is not the list that was written"));
         }
-        for line in lines(&path).map_err(failed("cannot open", &path))? {
+        for line in lines_of(list) {
             let line = line.map_err(failed("cannot read", &path))?;
             let entry: Entry =
                 serde_json::from_str(&line).map_err(|error| damaged(&path, error))?;
@@ -468,12 +458,17 @@ pub fn write_list(
 
 /// Length and xxh3 of a file, read piece by piece.
 pub fn checksum(path: &Path) -> Result<(u64, u64)> {
-    let mut file = open(path).map_err(failed("cannot open", path))?;
+    let file = Local.open(path).map_err(failed("cannot open", path))?;
+    checksum_of(file).map_err(failed("cannot read", path))
+}
+
+fn checksum_of(file: Handle) -> std::io::Result<(u64, u64)> {
+    let mut file = Reader::new(file);
     let mut hash = xxhash_rust::xxh3::Xxh3::new();
     let mut piece = vec![0; 1 << 20];
     let mut length = 0;
     loop {
-        match file.read(&mut piece).map_err(failed("cannot read", path))? {
+        match file.read(&mut piece)? {
             0 => return Ok((length, hash.digest())),
             read => {
                 hash.update(&piece[..read]);
@@ -485,6 +480,8 @@ pub fn checksum(path: &Path) -> Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]

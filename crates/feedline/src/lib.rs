@@ -86,7 +86,6 @@ pub mod deliver;
 pub mod engine;
 pub mod error;
 mod guard;
-pub(crate) mod handles;
 pub mod image;
 pub mod layout;
 pub mod observe;

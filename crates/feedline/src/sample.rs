@@ -202,7 +202,7 @@ pub struct Location<'a> {
     pub path: &'a Path,
     /// The part of the file; `None` is all of it.
     pub range: Option<(u64, u64)>,
-    /// The file's stamp (see [`stamp`](crate::catalog::stamp)) when the part was found: another
+    /// The file's stamp (see [`Object::stamp`](crate::store::Object::stamp)) when the part was found: another
     /// file in its place is refused. `None` where none was taken.
     pub stamp: Option<u64>,
 }

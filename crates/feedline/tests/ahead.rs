@@ -14,7 +14,7 @@ use feedline::sample::Room;
 use feedline::spec::OpSpec;
 use feedline::store::{Hint, Local, Store};
 use feedline::{Builder, Fault, Loader};
-use support::{Folder, photos, rows};
+use support::{Folder, over_local, photos, rows};
 
 /// The larger of four batches of 8 and 256 samples.
 const WINDOW: usize = 256;
@@ -40,6 +40,8 @@ impl Slow {
 }
 
 impl Store for Slow {
+    over_local!();
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
         self.reads.lock().unwrap().push(location.path.to_owned());
         std::thread::sleep(self.time);

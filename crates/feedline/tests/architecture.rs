@@ -14,13 +14,13 @@ const FOUNDATION: [&str; 12] = [
     "buffer",
     "catalog",
     "guard",
-    "handles",
     "image",
     "layout",
     "output_file",
     "random",
     "sample",
     "spec",
+    "store",
     "observe",
 ];
 
@@ -383,6 +383,54 @@ fn misplaced_unsafe(sources: &[Source], listed: &BTreeSet<String>) -> Vec<String
     problems
 }
 
+/// Methods of a path that ask the file system.
+const ASKING: [&str; 7] =
+    ["is_dir", "is_file", "exists", "try_exists", "canonicalize", "read_dir", "read_link"];
+
+/// Mentions of the file system outside of tests: `std::fs` and its kin, and `path.is_dir()`.
+fn file_systems(tokens: &[TokenTree], found: &mut Vec<usize>) {
+    let mut at = 0;
+    while at < tokens.len() {
+        if is_test_attribute(tokens, at) {
+            at = after_item(tokens, at + 2);
+            continue;
+        }
+        if let TokenTree::Group(group) = &tokens[at] {
+            file_systems(&group.stream().into_iter().collect::<Vec<_>>(), found);
+        }
+        if let Some(name) = ident(tokens.get(at)) {
+            let line = name.span().start().line;
+            let asked = is_punctuation(at.checked_sub(1).and_then(|at| tokens.get(at)), '.')
+                && ASKING.iter().any(|word| name == word)
+                && inside(tokens.get(at + 1), Delimiter::Parenthesis)
+                    .is_some_and(|of| of.is_empty());
+            let module = (name == "std" || name == "unix" || name == "os")
+                && is_path_separator(tokens, at + 1)
+                && names_at(tokens, at + 3).iter().any(|(_, name)| name == "fs");
+            let mapped = name == "memmap2"
+                && is_path_separator(tokens, at + 1)
+                && names_at(tokens, at + 3).iter().any(|(_, name)| name != "MmapMut");
+            if asked || module || mapped {
+                found.push(line);
+            }
+        }
+        at += 1;
+    }
+}
+
+/// Sources that know a file system beside the store.
+fn sources_beside_the_store(sources: &[Source]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for source in sources.iter().filter(|source| !source.path.ends_with("/tests.rs")) {
+        let mut found = Vec::new();
+        file_systems(&tokens(source), &mut found);
+        problems.extend(found.into_iter().map(|line| {
+            format!("{}:{line}: a source knows no file system but the store", source.path)
+        }));
+    }
+    problems
+}
+
 /// Folders and files whose name says nothing.
 fn empty_names<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut problems = BTreeSet::new();
@@ -406,6 +454,34 @@ fn stages_do_not_know_each_other_or_the_front_ends() {
     let sources = files_below("crates/feedline/src", ".rs");
     assert!(sources.len() > 5, "the sources were not found");
     none(forbidden_imports(&sources));
+}
+
+#[test]
+fn sources_know_no_file_system_but_the_store() {
+    let sources = files_below("crates/feedline/src/source", ".rs");
+    assert!(sources.len() > 5, "the sources were not found");
+    none(sources_beside_the_store(&sources));
+    for violation in [
+        "use std::fs;",
+        "use std::fs::File;",
+        "use std::{fs, io};",
+        "use std::os::unix::fs::FileExt;",
+        "use std::os::unix::{ffi::OsStrExt, fs::FileExt};",
+        "fn f() { std::fs::read(path); }",
+        "fn f(path: &Path) { if path.is_dir() { g() } }",
+        "fn f(path: &Path) { !path.exists() }",
+        "use memmap2::Mmap;",
+        "#[cfg(test)] mod tests { use std::fs; } use std::fs;",
+    ] {
+        assert_eq!(sources_beside_the_store(&planted(violation)).len(), 1, "{violation}");
+    }
+    for innocent in [
+        "#[cfg(test)] mod tests { use std::fs; }",
+        "fn f(store: &dyn Store) { store.is_file(path) && found.is_folder() }",
+        "use memmap2::MmapMut; // std::fs",
+    ] {
+        none(sources_beside_the_store(&planted(innocent)));
+    }
 }
 
 #[test]

@@ -28,6 +28,7 @@ use counting::{Counting, measured};
 use feedline::engine::opening;
 use feedline::source;
 use feedline::spec::{SourceFormat, SourceKind, Spec};
+use feedline::store::{Files, Store};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::properties::{WriterProperties, WriterVersion};
@@ -81,7 +82,8 @@ fn bytes_below(path: &Path) -> u64 {
 fn refusal(format: SourceFormat, path: &Path) -> Option<String> {
     let kind = SourceKind::Format { format, path: path.to_owned(), fields: Vec::new() };
     let spec = Spec { memory: Some(MEMORY), ..Spec::default() };
-    source::open(&kind, &opening(&spec)).err().map(|error| error.to_string())
+    let store: Arc<dyn Store> = Arc::new(Files::default());
+    source::open(&kind, &opening(&spec, &store)).err().map(|error| error.to_string())
 }
 
 /// Opens and reads a small file; gives how many values could be had.
@@ -605,7 +607,8 @@ fn blocks_that_are_larger_than_they_say_take_turns() {
         }
     }
     let ((), most) = measured(|| {
-        let source = source::open(&kind, &opening(&spec)).unwrap();
+        let store: Arc<dyn Store> = Arc::new(Files::default());
+        let source = source::open(&kind, &opening(&spec, &store)).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..20 {
                 let source = &source;

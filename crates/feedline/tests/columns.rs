@@ -12,6 +12,7 @@ use feedline::pack::record::{Given, Record, WriteOptions};
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{FieldChoice, FieldRole, SourceFormat, SourceKind, Spec};
+use feedline::store::{Files, Store};
 use feedline::{Fault, Result, pack};
 use support::{Folder, jpeg};
 
@@ -57,7 +58,8 @@ fn bytes(source: &dyn Source, row: u64, field: usize) -> Result<(Vec<u8>, Vec<us
 
 fn open(format: SourceFormat, path: &Path, fields: &[FieldChoice]) -> Result<Arc<dyn Source>> {
     let kind = SourceKind::Format { format, path: path.to_owned(), fields: fields.to_vec() };
-    source::open(&kind, &opening(&Spec::default()))
+    let store: Arc<dyn Store> = Arc::new(Files::default());
+    source::open(&kind, &opening(&Spec::default(), &store))
 }
 
 fn choice(column: &str, role: Option<FieldRole>) -> FieldChoice {

@@ -15,7 +15,7 @@ use feedline::spec::{DecodeSpec, OpSpec, SourceFormat, SourceKind};
 use feedline::store::{Delayed, Files, Store, Throttled};
 use feedline::tune::{Cause, Diagnosis, Machine, Resource, TrainStep};
 use feedline::{Builder, Loader};
-use support::{Folder, jpeg};
+use support::{Folder, jpeg, over_local};
 
 /// Data of the cases.
 struct Data {
@@ -360,6 +360,8 @@ struct FirstReads {
 }
 
 impl Store for FirstReads {
+    over_local!();
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
         let first = self.seen.lock().unwrap().insert(location.path.to_owned());
         if first { self.slow.read(location, room) } else { self.fast.read(location, room) }

@@ -14,7 +14,7 @@ use feedline::source::Source;
 use feedline::spec::{CacheSpec, OnError, OpSpec};
 use feedline::store::{Local, Store};
 use feedline::{Builder, Error, Fault, Loader};
-use support::{Folder, arrays, jpeg, photos, rows};
+use support::{Folder, arrays, jpeg, over_local, photos, rows};
 
 fn cropped(folder: &Folder) -> Builder {
     Loader::builder(folder.path()).transform(OpSpec::new("CenterCrop").with("size", 16))
@@ -43,6 +43,8 @@ fn a_kept_batch_is_never_overwritten() {
 struct Hanging(AtomicBool);
 
 impl Store for Hanging {
+    over_local!();
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
         let first =
             ["class0/000.jpg", "class0/001.jpg"].iter().any(|name| location.path.ends_with(name));
@@ -76,6 +78,8 @@ fn dropping_a_loader_is_quick_even_while_reads_hang() {
 struct SlowLast;
 
 impl Store for SlowLast {
+    over_local!();
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
         if location.path.ends_with("009.jpg") {
             std::thread::sleep(Duration::from_millis(400));

@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use feedline::engine::{Pack, PackOptions, Packed, Verify};
 use feedline::error::Stage;
@@ -13,6 +14,7 @@ use feedline::pack::record::{Given, Record, WriteOptions};
 use feedline::pack::{Datum, WRITABLE, Writer, WriterOptions};
 use feedline::sample::{DType, Field, FieldKind};
 use feedline::spec::{DecodeSpec, OnError, OpSpec, SourceFormat, SourceKind, Workers};
+use feedline::store::{Local, Store};
 use feedline::{Error, Loader, Spec};
 use support::Folder;
 
@@ -143,6 +145,7 @@ fn blocks_that_memory_does_not_hold_are_refused() {
     let source = feedline::source::open(
         &source,
         &feedline::source::Opening {
+            store: &(Arc::new(Local) as Arc<dyn Store>),
             image_extensions: &[],
             block_memory: 1 << 20,
             memory: 64 << 20,

@@ -13,6 +13,7 @@ use feedline::pack::record::{Given, Record, WriteOptions};
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{FieldChoice, SourceFormat, SourceKind, Spec};
+use feedline::store::{Files, Store};
 use feedline::{Error, Fault};
 use std::os::unix::fs::FileExt;
 use support::{Folder, jpeg};
@@ -59,7 +60,8 @@ fn choose(format: SourceFormat, path: &Path, fields: &[&str]) -> Result<Arc<dyn 
         role: None,
     });
     let kind = SourceKind::Format { format, path: path.to_owned(), fields: fields.collect() };
-    source::open(&kind, &opening(&Spec::default()))
+    let store: Arc<dyn Store> = Arc::new(Files::default());
+    source::open(&kind, &opening(&Spec::default(), &store))
 }
 
 fn open(format: SourceFormat, path: &Path) -> Result<Arc<dyn Source>> {

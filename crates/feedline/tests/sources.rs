@@ -11,6 +11,7 @@ use feedline::pack::record::{Given, Record, WriteOptions};
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{SourceFormat, SourceKind, Spec};
+use feedline::store::{Files, Store};
 use feedline::{Error, Fault, Loader, pack};
 use support::{Folder, arrays, photos};
 
@@ -133,7 +134,8 @@ fn packed_sources_fit_their_fields() {
 }
 
 fn open(kind: &SourceKind) -> Arc<dyn Source> {
-    source::open(kind, &opening(&Spec::default())).unwrap()
+    let store: Arc<dyn Store> = Arc::new(Files::default());
+    source::open(kind, &opening(&Spec::default(), &store)).unwrap()
 }
 
 fn all(folder: &Folder) -> Vec<(&'static str, Arc<dyn Source>)> {
@@ -382,7 +384,8 @@ fn what_is_wrong_with_a_source_is_said() {
         ("thing.xyz", "is not a data set that feedline knows"),
     ] {
         let kind = SourceKind::Path(folder.path().join(name));
-        let Err(error) = source::open(&kind, &opening(&Spec::default())) else {
+        let store: Arc<dyn Store> = Arc::new(Files::default());
+        let Err(error) = source::open(&kind, &opening(&Spec::default(), &store)) else {
             panic!("{name} was accepted")
         };
         assert!(error.to_string().contains(message), "{name}: {error}");

@@ -21,6 +21,7 @@ use feedline::pack::record::{Given, Record, WriteOptions};
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{FieldChoice, SourceFormat, SourceKind, Spec};
+use feedline::store::{Files, Store};
 use feedline::{Error, Fault};
 use serde_json::json;
 use support::Folder;
@@ -50,7 +51,9 @@ fn open_with(
         role: None,
     });
     let kind = SourceKind::Format { format, path: path.to_owned(), fields: fields.collect() };
-    source::open(&kind, &opening(&Spec { memory: Some(memory), ..Spec::default() }))
+    let store: Arc<dyn Store> = Arc::new(Files::default());
+    let spec = Spec { memory: Some(memory), ..Spec::default() };
+    source::open(&kind, &opening(&spec, &store))
 }
 
 fn open(format: SourceFormat, path: &Path, fields: &[&str]) -> Result<Arc<dyn Source>> {
@@ -859,7 +862,8 @@ fn a_raw_set_is_refused_before_its_lists_are_read() {
     let error = {
         let kind = SourceKind::Path(path.clone());
         let with = Spec { memory: Some(MEMORY), ..Spec::default() };
-        let (opened, most) = measured(|| source::open(&kind, &opening(&with)));
+        let store: Arc<dyn Store> = Arc::new(Files::default());
+        let (opened, most) = measured(|| source::open(&kind, &opening(&with, &store)));
         assert!(most <= 16 << 20, "{most} bytes");
         opened.err().unwrap()
     };

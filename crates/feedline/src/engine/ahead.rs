@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::sync::{Condvar, Mutex, lock, wait_for};
 use super::work::Shared;
 use crate::order::Batches;
+use crate::sample::Location;
 use crate::store::Hint;
 
 /// A warm read of a photo takes 20 µs; a disk takes at least a few hundred.
@@ -92,6 +93,33 @@ struct State {
     not_before: Option<Instant>,
     /// Mean bytes of a file.
     bytes: u64,
+}
+
+/// The parts that a thread gave hints for last: the samples of a block need the same ones.
+struct Recent {
+    parts: [u64; 64],
+    next: usize,
+}
+
+impl Recent {
+    fn new() -> Recent {
+        Recent { parts: [0; 64], next: 0 }
+    }
+
+    /// False if the part is among the last ones.
+    fn add(&mut self, location: &Location<'_>) -> bool {
+        let range = location.range.map_or([u64::MAX; 2], |(start, length)| [start, length]);
+        let path = location.path.as_os_str().as_encoded_bytes();
+        let seed = xxhash_rust::xxh3::xxh3_64(bytemuck::cast_slice(&range));
+        // Zero stands for none.
+        let part = xxhash_rust::xxh3::xxh3_64_with_seed(path, seed).max(1);
+        if self.parts.contains(&part) {
+            return false;
+        }
+        self.parts[self.next] = part;
+        self.next = (self.next + 1) % self.parts.len();
+        true
+    }
 }
 
 /// The walk ahead of an engine's workers.
@@ -195,7 +223,7 @@ impl Ahead {
     fn walk(&self, shared: &Shared) {
         let plan = &shared.plan;
         let Some(field) = plan.read_field else { return };
-        let mut epoch = None;
+        let (mut epoch, mut recent) = (None, Recent::new());
         while let Some(place) = self.next(shared) {
             let order = match epoch.take() {
                 Some((number, order)) if number == place.epoch => order,
@@ -204,14 +232,15 @@ impl Ahead {
             let pick = order.pick(plan.batches.row(place.batch, place.row).position);
             epoch = Some((place.epoch, order));
             let kept = shared.caches.get(pick.source).and_then(|cache| cache.get(pick.index));
-            let value = plan.sources[pick.source].value(pick.index, field);
-            let hint = match value.ok().and_then(|value| value.location()) {
-                Some(location) if kept.is_none() => {
-                    self.hints.fetch_add(1, Relaxed);
-                    plan.store.hint(&location)
-                }
-                _ => Hint::Near,
-            };
+            let mut hint = Hint::Near;
+            if kept.is_none() {
+                plan.sources[pick.source].needs(pick.index, field, &mut |location| {
+                    if recent.add(location) {
+                        self.hints.fetch_add(1, Relaxed);
+                        hint = hint.or(plan.store.hint(location));
+                    }
+                });
+            }
             self.note(hint);
         }
     }

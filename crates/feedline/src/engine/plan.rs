@@ -135,7 +135,8 @@ impl Plan {
     ) -> Result<Plan> {
         spec.check()?;
         let rank = Rank::resolve(spec.rank, spec.world_size)?;
-        let sources = open_sources(&spec, given)?;
+        let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Files::default()));
+        let sources = open_sources(&spec, &store, given)?;
         let fields = sources[0].fields().to_vec();
         let (ops, mix) = Mix::split(&spec.transforms)?;
         let chain = Chain::build(ops, spec.layout)?;
@@ -156,7 +157,6 @@ impl Plan {
         let order_of_blocks = open_blocks.map(|open| (open, blocks.fingerprint()));
         let batches =
             Batches::new(order.samples(), spec.batch_size, rank.rank, rank.world, spec.last_batch)?;
-        let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(Files::default()));
         let image = match purpose {
             Purpose::Load => {
                 // Without ops, arrays need not be images, unless they are mixed.
@@ -194,7 +194,7 @@ impl Plan {
         ops.extend(mixing.as_ref().map(|mixing| mixing.mix.canonical()));
         let identity = identity(&spec, &sources, &ops, batches.global(), order_of_blocks);
         let layout = Arc::new(layout);
-        let crop_index = has_crop_index(&spec);
+        let crop_index = has_crop_index(&spec, &*store);
         Ok(Plan {
             spec,
             sources,
@@ -224,7 +224,7 @@ impl Plan {
     /// the sources keep.
     pub(crate) fn memory_given(&self) -> u64 {
         let in_blocks = self.sources.iter().any(|source| source.blocks().is_some());
-        let blocks = if in_blocks { opening(&self.spec).block_memory } else { 0 };
+        let blocks = if in_blocks { block_memory(&self.spec) } else { 0 };
         let held = self.sources.iter().map(|source| source.held()).fold(0, u64::saturating_add);
         self.memory.saturating_add(self.cache_limit).saturating_add(blocks).saturating_add(held)
     }
@@ -244,9 +244,9 @@ impl Plan {
 }
 
 /// The first source was packed with a crop index.
-fn has_crop_index(spec: &Spec) -> bool {
+fn has_crop_index(spec: &Spec, store: &dyn Store) -> bool {
     let path = spec.sources.first().and_then(|source| source.kind.path());
-    let packed = path.and_then(|path| Catalog::read(path).ok().flatten());
+    let packed = path.and_then(|path| Catalog::read_in(store, path).ok().flatten());
     packed.is_some_and(|packed| packed.job["options"]["crop_index"] == true)
 }
 
@@ -306,13 +306,19 @@ pub(super) fn sample_error(
 /// memory that the spec gives. What is free counts for nothing, since it decides how many blocks are
 /// shuffled together.
 #[must_use]
-pub fn opening(spec: &Spec) -> Opening<'static> {
+pub fn opening<'a>(spec: &Spec, store: &'a Arc<dyn Store>) -> Opening<'a> {
     Opening {
+        store,
         image_extensions: decode::EXTENSIONS,
-        block_memory: spec.memory.map_or(BLOCK_MEMORY, |memory| memory / 4),
+        block_memory: block_memory(spec),
         memory: spec.memory.or_else(tune::memory_available).unwrap_or(u64::MAX),
         is_image: |bytes| decode::Format::sniff(bytes).is_some(),
     }
+}
+
+/// Bytes that blocks may take in all.
+fn block_memory(spec: &Spec) -> u64 {
+    spec.memory.map_or(BLOCK_MEMORY, |memory| memory / 4)
 }
 
 /// The blocks of all sources laid end to end; none if no source has any.
@@ -338,7 +344,7 @@ pub(super) fn block_ends(spec: &Spec, sources: &[Arc<dyn Source>]) -> BlockEnds 
 
 /// What each source may take for blocks: they share the memory evenly.
 fn each_block_memory(spec: &Spec) -> u64 {
-    opening(spec).block_memory / spec.sources.len().max(1) as u64
+    block_memory(spec) / spec.sources.len().max(1) as u64
 }
 
 /// Refuses draws that would unpack a whole block for each sample.
@@ -366,6 +372,7 @@ fn check_order(spec: &Spec, blocks: &BlockEnds) -> Result<(), SpecError> {
 /// Opens what the spec names, and checks that the sources go together.
 pub(super) fn open_sources(
     spec: &Spec,
+    store: &Arc<dyn Store>,
     given: Vec<Arc<dyn Source>>,
 ) -> Result<Vec<Arc<dyn Source>>> {
     let mut given = given.into_iter();
@@ -377,7 +384,7 @@ pub(super) fn open_sources(
             }
             (kind, _) => {
                 let block_memory = each_block_memory(spec);
-                source::open(kind, &Opening { block_memory, ..opening(spec) })?
+                source::open(kind, &Opening { block_memory, ..opening(spec, store) })?
             }
         });
     }
@@ -710,7 +717,7 @@ fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool, held: u64) -> Result<(
     let available = tune::memory_available();
     // One batch with the program and one in the making, and a little to make it with.
     let least = batch_bytes.saturating_mul(2).saturating_add(1_000_000);
-    let blocks = if in_blocks { opening(spec).block_memory } else { 0 };
+    let blocks = if in_blocks { block_memory(spec) } else { 0 };
     let asked = spec.memory.unwrap_or_else(|| {
         available
             .map_or(DEFAULT_MEMORY, |free| free / 4)
@@ -750,7 +757,7 @@ fn memory(spec: &Spec, batch_bytes: u64, in_blocks: bool, held: u64) -> Result<(
 /// sources keep.
 fn sample_memory(spec: &Spec, batch_bytes: u64, in_blocks: bool, held: u64) -> u64 {
     let batches = batch_bytes.saturating_mul(2);
-    let blocks = if in_blocks { opening(spec).block_memory } else { 0 };
+    let blocks = if in_blocks { block_memory(spec) } else { 0 };
     let others = batches.saturating_add(blocks).saturating_add(held);
     let given = spec.memory.unwrap_or(DEFAULT_MEMORY.max(others.saturating_add(1_000_000)));
     let cache = spec.cache.as_ref().map_or(0, |cache| cache.limit.unwrap_or(given / 2));

@@ -15,7 +15,6 @@ use super::sync::Mutex;
 use crate::buffer::Slab;
 use crate::decode::{self, Decoder, Header};
 use crate::error::{Error, Fault, SampleError, Stage};
-use crate::handles;
 use crate::image::{self, Excerpt, Image, PixelType, Scratch, View};
 use crate::observe::{
     Activity, ConsumerCounters, Look, Pace, Part, SlowPlaces, Span, Stopwatch, Timeline, Times,
@@ -26,7 +25,7 @@ use crate::sample::{Location, Room, Value};
 use crate::source::Source;
 use crate::spec::OnError;
 use crate::spec::read::show_bytes;
-use crate::store::Cache;
+use crate::store::{self, Cache};
 use crate::transform::ImageShape;
 use crate::tune::Tuning;
 
@@ -305,7 +304,7 @@ impl Worker {
             let (stage, fault) = match made {
                 Ok(()) => return Ok(()),
                 // The process has no more files to give: no sample is to be skipped for that.
-                Err(Trouble::Fault(stage, Fault::Io(error))) if handles::is_exhausted(&error) => {
+                Err(Trouble::Fault(stage, Fault::Io(error))) if store::is_exhausted(&error) => {
                     let error = plan.error(pick, stage, Fault::Io(error));
                     return Err(Some(Error::System(format!("{error}: raise ulimit -n"))));
                 }

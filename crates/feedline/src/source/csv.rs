@@ -1,7 +1,6 @@
 //! CSV and TSV files of numbers and text.
 
 use std::borrow::Cow;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
@@ -11,11 +10,15 @@ use super::text_cells::Cell;
 use super::text_table::{EachRow, MOST_COLUMNS, Rows, TextTable};
 use crate::error::{Fault, Result};
 use crate::spec::FieldChoice;
+use crate::store::Reader;
 
 /// Opens tables of text.
 pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<TextTable> {
-    let paths =
-        super::shards::expand(what, &[".csv", ".tsv", ".tab", ".csv.gz", ".tsv.gz", ".csv.zst"])?;
+    let paths = super::shards::expand(
+        what,
+        &[".csv", ".tsv", ".tab", ".csv.gz", ".tsv.gz", ".csv.zst"],
+        &**with.store,
+    )?;
     let tabs = |path: &Path| {
         let ending = path.extension().and_then(|ending| ending.to_str());
         matches!(ending, Some("tsv" | "tab" | "TSV"))
@@ -103,7 +106,7 @@ fn word<'a>(row: &'a [u8], span: Span) -> Option<Cow<'a, str>> {
 impl Rows for Csv {
     fn read(
         &self,
-        lines: &mut Lines<BufReader<File>>,
+        lines: &mut Lines<BufReader<Reader>>,
         columns: &mut Vec<String>,
         each: &mut EachRow<'_>,
     ) -> Result<(), String> {

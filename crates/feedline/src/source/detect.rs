@@ -1,16 +1,15 @@
 //! What is at a path: told by names first, then by the first bytes.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Opening, manifest, shards, tfrecord, walk};
-use crate::catalog;
+use super::{Opening, kind_of, manifest, may_be_file, shards, tfrecord, walk};
 use crate::error::{Error, Result};
 use crate::spec::SourceFormat;
+use crate::store::{EntryKind, Reader, Store};
 
 /// What was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,8 +110,9 @@ fn unknown(path: &Path) -> Error {
 
 /// Finds out what is at a path, or what a pattern stands for.
 pub(super) fn detect(path: &Path, with: &Opening<'_>) -> Result<Found> {
-    if shards::is_pattern(path) {
-        let files = shards::expand(path, &[])?;
+    let store = &**with.store;
+    if shards::is_pattern(path, store) {
+        let files = shards::expand(path, &[], store)?;
         let first = files.first().ok_or_else(|| unknown(path))?;
         return match detect_one(first, with)? {
             // Several files of paths are a table in several files.
@@ -129,41 +129,45 @@ pub(super) fn detect(path: &Path, with: &Opening<'_>) -> Result<Found> {
 
 fn detect_one(path: &Path, with: &Opening<'_>) -> Result<Found> {
     let failed = |source| Error::Io { what: "cannot open", path: path.to_owned(), source };
-    if std::fs::metadata(path).map_err(failed)?.is_dir() {
+    let store = &**with.store;
+    if store.find(path).map_err(failed)?.kind == EntryKind::Folder {
         return detect_folder(path, with);
     }
-    let file = catalog::open(path).map_err(failed)?;
+    let file = store.open(path).map_err(failed)?;
     if let Some(format) = by_name(path) {
         let table = matches!(format, SourceFormat::Csv | SourceFormat::Jsonl);
-        if table && manifest::looks_like_one(path, with.image_extensions) {
+        if table && manifest::looks_like_one(path, with).map_err(failed)? {
             return Ok(Found::Manifest);
         }
         return Ok(Found::Format(format));
     }
     let mut start = Vec::new();
-    file.take(512).read_to_end(&mut start).map_err(failed)?;
+    Reader::new(file).take(512).read_to_end(&mut start).map_err(failed)?;
     by_magic(&start).map(Found::Format).ok_or_else(|| unknown(path))
 }
 
 fn detect_folder(path: &Path, with: &Opening<'_>) -> Result<Found> {
-    let there = |name: &str| std::fs::symlink_metadata(path.join(name)).is_ok();
-    if there("data.mdb") {
+    let store = &**with.store;
+    let there = |name: &str| Ok::<_, Error>(kind_of(&path.join(name), store)?.is_some());
+    if there("data.mdb")? {
         return Ok(Found::Format(SourceFormat::Lmdb));
     }
-    if [".zarray", ".zgroup", "zarr.json", ".zmetadata"].iter().any(|name| there(name)) {
-        return Ok(Found::Format(SourceFormat::Zarr));
+    for name in [".zarray", ".zgroup", "zarr.json", ".zmetadata"] {
+        if there(name)? {
+            return Ok(Found::Format(SourceFormat::Zarr));
+        }
     }
-    if let Some(format) = by_index(&path.join("index.json")) {
+    if let Some(format) = by_index(&path.join("index.json"), store)? {
         return Ok(Found::Format(format));
     }
-    let subfolders = walk::subfolders(path)?;
+    let subfolders = walk::subfolders(path, store)?;
     // Images directly in the folder make it a flat one, as nobody keeps them beside classes.
-    if walk::has_images(path, with.image_extensions)? {
+    if walk::has_images(path, with.image_extensions, store)? {
         return Ok(Found::Flat);
     }
     // What lies beside classes of images is what they came from, or describes them.
     for folder in subfolders.iter().take(LOOKED_INTO) {
-        if walk::has_images(folder, with.image_extensions)? {
+        if walk::has_images(folder, with.image_extensions, store)? {
             return Ok(Found::Classes);
         }
     }
@@ -171,7 +175,9 @@ fn detect_folder(path: &Path, with: &Opening<'_>) -> Result<Found> {
     if !subfolders.is_empty() && subfolders.iter().all(zarr) {
         return Ok(Found::Format(SourceFormat::Zarr));
     }
-    if let Some(format) = of_files(path, &shards::list(path)?, !subfolders.is_empty())? {
+    if let Some(format) =
+        of_files(path, &shards::list(path, store)?, !subfolders.is_empty(), store)?
+    {
         return Ok(Found::Format(format));
     }
     Ok(if subfolders.is_empty() { Found::Flat } else { Found::Classes })
@@ -186,13 +192,14 @@ fn of_files(
     folder: &Path,
     files: &[PathBuf],
     has_subfolders: bool,
+    store: &dyn Store,
 ) -> Result<Option<SourceFormat>> {
     use SourceFormat::{Arrow, Mds, Parquet, Tar, Tfrecord};
     let mut found: Vec<SourceFormat> = Vec::new();
     for file in files {
         let Some(format) = by_name(file) else { continue };
         let counts = !has_subfolders || matches!(format, Tar | Tfrecord | Parquet | Arrow | Mds);
-        if counts && !found.contains(&format) && file.is_file() {
+        if counts && !found.contains(&format) && may_be_file(file, store) {
             found.push(format);
         }
     }
@@ -211,26 +218,41 @@ fn of_files(
 }
 
 /// The formats that keep a list of their shards in `index.json`.
-fn by_index(path: &Path) -> Option<SourceFormat> {
-    let file: File = catalog::open(path).ok()?;
-    let length = file.metadata().ok()?.len();
-    if length > LARGEST_JSON {
-        return None;
+fn by_index(path: &Path, store: &dyn Store) -> Result<Option<SourceFormat>> {
+    if kind_of(path, store)? != Some(EntryKind::File) {
+        return Ok(None);
     }
-    let value: Value = serde_json::from_reader(std::io::BufReader::new(file)).ok()?;
-    match (value.get("shards"), value.get("chunks")) {
+    let failed = |source| Error::Io { what: "cannot read", path: path.to_owned(), source };
+    let file = store.open(path).map_err(failed)?;
+    if file.len() > LARGEST_JSON {
+        return Ok(None);
+    }
+    let reader = std::io::BufReader::with_capacity(1 << 17, Reader::new(file));
+    let value: Value = match serde_json::from_reader(reader) {
+        Ok(value) => value,
+        Err(error) if error.is_io() => return Err(failed(error.into())),
+        Err(_) => return Ok(None),
+    };
+    Ok(match (value.get("shards"), value.get("chunks")) {
         (Some(Value::Array(_)), _) => Some(SourceFormat::Mds),
         (_, Some(Value::Array(_))) => Some(SourceFormat::Litdata),
         _ => None,
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const WITH: Opening<'static> =
-        Opening { image_extensions: &["jpg"], block_memory: 0, memory: 0, is_image: |_| false };
+    fn with() -> Opening<'static> {
+        Opening {
+            store: crate::source::npy::tests::local(),
+            image_extensions: &["jpg"],
+            block_memory: 0,
+            memory: 0,
+            is_image: |_| false,
+        }
+    }
 
     #[test]
     fn what_is_there_is_found() {
@@ -273,7 +295,7 @@ mod tests {
         ] {
             write(name, bytes);
         }
-        let found = |name: &str| detect(&top.join(name), &WITH);
+        let found = |name: &str| detect(&top.join(name), &with());
         for (name, expected) in [
             ("f/a.bin", Found::Format(SourceFormat::Npy)),
             ("f/b.bin", Found::Format(SourceFormat::Parquet)),

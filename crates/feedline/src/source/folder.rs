@@ -24,7 +24,7 @@ impl Folder {
     pub fn with_classes(root: &Path, with: &Opening<'_>) -> Result<Folder> {
         let mut folder = Folder::empty(root, true);
         let mut without = Vec::new();
-        for class in walk::subfolders(root)? {
+        for class in walk::subfolders(root, &**with.store)? {
             let before = folder.names.len();
             folder.add(&class, with)?;
             let name = class.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -69,7 +69,7 @@ impl Folder {
     }
 
     fn add(&mut self, below: &Path, with: &Opening<'_>) -> Result<()> {
-        walk::images(below, with.image_extensions, &mut |path| {
+        walk::images(below, with.image_extensions, &**with.store, &mut |path| {
             let relative = path.strip_prefix(&self.root).unwrap_or(path);
             self.names.push(relative.as_os_str().as_bytes());
             // How many more there are is not known.

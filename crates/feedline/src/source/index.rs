@@ -6,21 +6,18 @@
 //! that is damaged, stale or of another version is made anew without a word. Columns are
 //! little-endian numbers in one piece, so that a million samples load in a few milliseconds.
 
-use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Read, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::encoding::Encoding;
 use super::input::Compression;
 use super::names::Names;
 use super::part::{Column, Content, Part, Place, Values};
-use crate::{buffer, catalog};
+use crate::buffer;
+use crate::store::{Object, Reader, Revision, Sidecar, Store};
 
 /// How an index's name ends.
 pub(super) const ENDING: &str = ".feedline-index";
@@ -56,9 +53,8 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    pub(super) fn of(file: &File, format: &str, version: u64) -> std::io::Result<Identity> {
-        let metadata = file.metadata()?;
-        let size = metadata.len();
+    pub(super) fn of(file: &dyn Object, format: &str, version: u64) -> std::io::Result<Identity> {
+        let Revision { len: size, modified, touched } = file.revision()?;
         let mut hash = Xxh3::new();
         let mut piece = [0; PIECE];
         let last = size.saturating_sub(PIECE as u64);
@@ -71,10 +67,10 @@ impl Identity {
             format: format.to_owned(),
             version,
             size,
-            seconds: metadata.mtime(),
-            nanoseconds: metadata.mtime_nsec(),
+            seconds: modified.0,
+            nanoseconds: modified.1,
             pieces: hash.digest(),
-            inode_change: Some((metadata.ctime(), metadata.ctime_nsec())),
+            inode_change: touched,
         })
     }
 
@@ -126,82 +122,39 @@ enum Kept {
     Float,
 }
 
-fn beside(path: &Path) -> Option<PathBuf> {
-    let mut name = path.file_name()?.to_owned();
-    name.push(ENDING);
-    Some(path.with_file_name(name))
-}
-
-fn in_cache(path: &Path) -> Option<PathBuf> {
-    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-    let full = fs::canonicalize(path).ok()?;
-    let name = format!("{:016x}{ENDING}", xxh3_64(full.as_os_str().as_bytes()));
-    Some(cache.join("feedline/index").join(name))
-}
-
 /// Where the index of the file at `path` is, for messages.
-pub(super) fn place(path: &Path) -> PathBuf {
-    let there = |at: &PathBuf| at.exists();
-    beside(path).filter(there).or_else(|| in_cache(path)).unwrap_or_else(|| path.to_owned())
+pub(super) fn place(store: &dyn Store, path: &Path) -> PathBuf {
+    let beside = store.open_sidecar(path, ENDING, Sidecar::Beside).map(|_| Sidecar::Beside);
+    let place = beside.unwrap_or(Sidecar::InCache);
+    store.sidecar(path, ENDING, place).unwrap_or_else(|| path.to_owned())
 }
 
 /// The index that was kept for the file at `path`, if it still belongs to it and fits into
 /// `memory`.
-pub(super) fn load(path: &Path, identity: &Identity, memory: u64) -> Option<Scanned> {
+pub(super) fn load(
+    store: &dyn Store,
+    path: &Path,
+    identity: &Identity,
+    memory: u64,
+) -> Option<Scanned> {
     let most = identity.size.saturating_mul(MOST_TIMES).saturating_add(LARGEST_OF_SMALL);
-    let read = |at: PathBuf, identity: &Identity| {
-        let file = catalog::open(&at).ok()?;
-        let length = file.metadata().ok()?.len();
+    let read = |place: Sidecar, identity: &Identity| {
+        let file = store.open_sidecar(path, ENDING, place)?;
+        let length = file.len();
         if length > memory.min(most) {
             return None;
         }
-        parse(BufReader::with_capacity(1 << 17, file), length, identity)
+        parse(BufReader::with_capacity(1 << 17, Reader::new(file)), length, identity)
     };
-    beside(path)
-        .and_then(|at| read(at, &identity.portable()))
-        .or_else(|| in_cache(path).and_then(|at| read(at, identity)))
+    read(Sidecar::Beside, &identity.portable()).or_else(|| read(Sidecar::InCache, identity))
 }
 
 /// Keeps a scan's result. If that is not possible, the next start scans again.
-pub(super) fn save(path: &Path, identity: &Identity, scanned: &Scanned) {
-    let portable = identity.portable();
-    if beside(path).is_some_and(|at| write_whole(&at, &portable, scanned).is_ok()) {
-        return;
-    }
-    if let Some(at) = in_cache(path) {
-        let _ = at.parent().is_some_and(|folder| fs::create_dir_all(folder).is_ok())
-            && write_whole(&at, identity, scanned).is_ok();
-    }
-}
-
-/// Writes under another name first, so that the index is seen whole or not at all.
-fn write_whole(at: &Path, identity: &Identity, scanned: &Scanned) -> std::io::Result<()> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let mut name = std::ffi::OsString::from(".");
-    name.push(at.file_name().unwrap_or_default());
-    // Other machines that share the folder have processes of the same number.
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_nanos());
-    name.push(format!(".{}-{number}-{now:x}.partial", std::process::id()));
-    write_under(&at.with_file_name(name), at, identity, scanned)
-}
-
-/// Writes to `partial`, which must not be there, and calls it `at`.
-fn write_under(
-    partial: &Path,
-    at: &Path,
-    identity: &Identity,
-    scanned: &Scanned,
-) -> std::io::Result<()> {
-    // A new file only: a link that someone put there would lead to another file.
-    let file = File::create_new(partial)?;
-    let written = write(file, identity, scanned).and_then(|()| fs::rename(partial, at));
-    if written.is_err() {
-        let _ = fs::remove_file(partial);
-    }
-    written
+pub(super) fn save(store: &dyn Store, path: &Path, identity: &Identity, scanned: &Scanned) {
+    let keep = |place: Sidecar, identity: &Identity| {
+        store.write_sidecar(path, ENDING, place, &mut |to| write(to, identity, scanned))
+    };
+    let _ = keep(Sidecar::Beside, &identity.portable()) || keep(Sidecar::InCache, identity);
 }
 
 /// Writes and hashes.
@@ -217,7 +170,7 @@ impl<W: Write> Hashed<W> {
     }
 }
 
-fn write(file: File, identity: &Identity, scanned: &Scanned) -> std::io::Result<()> {
+fn write(to: &mut dyn Write, identity: &Identity, scanned: &Scanned) -> std::io::Result<()> {
     let part = &scanned.part;
     let (text, ends) = part.names.parts();
     let head = Head {
@@ -229,7 +182,7 @@ fn write(file: File, identity: &Identity, scanned: &Scanned) -> std::io::Result<
         columns: part.columns.iter().map(column_head).collect(),
     };
     let head = serde_json::to_vec(&head)?;
-    let mut out = Hashed { to: BufWriter::with_capacity(1 << 17, file), hash: Xxh3::new() };
+    let mut out = Hashed { to, hash: Xxh3::new() };
     out.put(MAGIC)?;
     out.put(&(head.len() as u64).to_le_bytes())?;
     out.put(&head)?;
@@ -245,8 +198,7 @@ fn write(file: File, identity: &Identity, scanned: &Scanned) -> std::io::Result<
     }
     out.put(text)?;
     let sum = out.hash.digest();
-    out.put(&sum.to_le_bytes())?;
-    out.to.flush()
+    out.put(&sum.to_le_bytes())
 }
 
 fn column_head(column: &Column) -> ColumnHead {
@@ -370,7 +322,14 @@ fn parse(from: impl Read, length: u64, identity: &Identity) -> Option<Scanned> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::store::Local;
+
+    fn beside(path: &Path) -> PathBuf {
+        Local.sidecar(path, ENDING, Sidecar::Beside).unwrap()
+    }
 
     fn scanned() -> Scanned {
         let mut names = Names::default();
@@ -390,23 +349,23 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("some.tar");
         fs::write(&path, b"the content").unwrap();
-        let identity = || Identity::of(&File::open(&path).unwrap(), "tar", 1).unwrap();
-        assert!(load(&path, &identity(), u64::MAX).is_none());
-        save(&path, &identity(), &scanned());
-        let again = load(&path, &identity(), u64::MAX).unwrap();
+        let identity = || Identity::of(&*Local.open(&path).unwrap(), "tar", 1).unwrap();
+        assert!(load(&Local, &path, &identity(), u64::MAX).is_none());
+        save(&Local, &path, &identity(), &scanned());
+        let again = load(&Local, &path, &identity(), u64::MAX).unwrap();
         let before = scanned();
         assert_eq!(again.part.columns, before.part.columns);
         assert_eq!(again.part.names.parts(), before.part.names.parts());
         assert_eq!((again.length, again.compression), (99, Compression::Gzip));
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left.len(), 2, "{left:?}");
-        let other = Identity::of(&File::open(&path).unwrap(), "tar", 2).unwrap();
-        assert!(load(&path, &other, u64::MAX).is_none(), "another version");
+        let other = Identity::of(&*Local.open(&path).unwrap(), "tar", 2).unwrap();
+        assert!(load(&Local, &path, &other, u64::MAX).is_none(), "another version");
         fs::write(&path, b"changed").unwrap();
-        assert!(load(&path, &identity(), u64::MAX).is_none(), "the file has changed");
+        assert!(load(&Local, &path, &identity(), u64::MAX).is_none(), "the file has changed");
         // Every flipped bit and every cut is noticed.
-        save(&path, &identity(), &scanned());
-        let whole = fs::read(beside(&path).unwrap()).unwrap();
+        save(&Local, &path, &identity(), &scanned());
+        let whole = fs::read(beside(&path)).unwrap();
         let parse = |bytes: &[u8]| parse(bytes, bytes.len() as u64, &identity().portable());
         assert!(parse(&whole).is_some());
         for at in 0..whole.len() {
@@ -432,8 +391,8 @@ mod tests {
         let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
         let identity_of = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
-            Identity::of(&File::open(&path).unwrap(), "tar", 1).unwrap()
+            fs::File::options().write(true).open(&path).unwrap().set_modified(then).unwrap();
+            Identity::of(&*Local.open(&path).unwrap(), "tar", 1).unwrap()
         };
         // A small file is compared as a whole, a large one at pieces between its ends.
         for (size, changed) in [(200_000, 100_001), (256 << 10, 99), (5_000_000, 2_326_000)] {
@@ -467,9 +426,9 @@ mod tests {
         let folder = folder("sparse");
         let path = folder.join("some.tar");
         fs::write(&path, b"content").unwrap();
-        let identity = Identity::of(&File::open(&path).unwrap(), "tar", 1).unwrap();
-        save(&path, &identity, &scanned());
-        let whole = fs::read(beside(&path).unwrap()).unwrap();
+        let identity = Identity::of(&*Local.open(&path).unwrap(), "tar", 1).unwrap();
+        save(&Local, &path, &identity, &scanned());
+        let whole = fs::read(beside(&path)).unwrap();
         let mut long_head = whole.clone();
         long_head[16..24].copy_from_slice(&(3u64 << 30).to_le_bytes());
         for bytes in [&[][..], &MAGIC[..], &whole, &long_head] {
@@ -477,21 +436,6 @@ mod tests {
             assert!(parse(Sparse(bytes, &read), 3 << 30, &identity.portable()).is_none());
             assert!(read.get() <= 4 * whole.len() as u64, "{} bytes", read.get());
         }
-        fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn an_index_is_not_written_through_a_link() {
-        let folder = folder("link");
-        let [path, partial, other] = ["some.tar", "partial", "other"].map(|name| folder.join(name));
-        fs::write(&path, b"content").unwrap();
-        fs::write(&other, b"precious").unwrap();
-        std::os::unix::fs::symlink(&other, &partial).unwrap();
-        let identity = Identity::of(&File::open(&path).unwrap(), "tar", 1).unwrap();
-        let at = beside(&path).unwrap();
-        assert!(write_under(&partial, &at, &identity, &scanned()).is_err());
-        assert_eq!(fs::read(&other).unwrap(), b"precious");
-        assert!(fs::symlink_metadata(&partial).is_ok() && !at.exists(), "it is not ours to remove");
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,8 +1,6 @@
 //! A file as a scan sees it: bytes at places that only grow, plain or unpacked on the way.
 
-use std::fs::File;
 use std::io::{BufReader, Read};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Opening;
 use crate::error::{Error, Result};
+use crate::store::{Handle, Object, Reader};
 
 /// How a whole file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,8 +30,8 @@ impl Compression {
     }
 
     /// A reader of what the file holds.
-    pub(super) fn unpack(self, file: File) -> std::io::Result<Box<dyn Read>> {
-        let file = BufReader::with_capacity(1 << 17, file);
+    pub(super) fn unpack(self, file: Handle) -> std::io::Result<Box<dyn Read>> {
+        let file = BufReader::with_capacity(1 << 17, Reader::new(file));
         Ok(match self {
             Compression::None => Box::new(file),
             Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
@@ -47,8 +46,8 @@ impl Compression {
     }
 }
 
-enum Reader<'a> {
-    Plain(&'a File),
+enum Bytes<'a> {
+    Plain(&'a dyn Object),
     Memory(&'a [u8]),
     Stream(Box<dyn Read>),
 }
@@ -88,7 +87,7 @@ impl<'a> Held<'a> {
 /// A file that is being scanned.
 pub(super) struct Input<'a> {
     path: &'a Path,
-    reader: Reader<'a>,
+    reader: Bytes<'a>,
     /// Bytes of a plain file, or the most that a stream may unpack to.
     length: u64,
     /// The most that may be asked for in one piece.
@@ -108,21 +107,26 @@ const STREAM_WINDOW: usize = 256 << 10;
 impl<'a> Input<'a> {
     /// A plain file of `length` bytes, of which `piece` at most are held at once: what a file
     /// declares may be a hole in it.
-    pub(super) fn plain(path: &'a Path, file: &'a File, length: u64, piece: u64) -> Input<'a> {
-        Input { piece, ..Input::new(path, Reader::Plain(file), length) }
+    pub(super) fn plain(
+        path: &'a Path,
+        file: &'a dyn Object,
+        length: u64,
+        piece: u64,
+    ) -> Input<'a> {
+        Input { piece, ..Input::new(path, Bytes::Plain(file), length) }
     }
 
     /// What a compressed file unpacks to, up to `limit` bytes.
     pub(super) fn stream(path: &'a Path, reader: Box<dyn Read>, limit: u64) -> Input<'a> {
-        Input::new(path, Reader::Stream(reader), limit)
+        Input::new(path, Bytes::Stream(reader), limit)
     }
 
     /// What a file unpacked to.
     pub(super) fn memory(path: &'a Path, bytes: &'a [u8]) -> Input<'a> {
-        Input::new(path, Reader::Memory(bytes), bytes.len() as u64)
+        Input::new(path, Bytes::Memory(bytes), bytes.len() as u64)
     }
 
-    fn new(path: &'a Path, reader: Reader<'a>, length: u64) -> Input<'a> {
+    fn new(path: &'a Path, reader: Bytes<'a>, length: u64) -> Input<'a> {
         let window = Vec::new();
         Input { path, reader, length, piece: length, window, start: 0, read: 0, held: None }
     }
@@ -137,7 +141,7 @@ impl<'a> Input<'a> {
     pub(super) fn hold(&mut self, bytes: u64) -> Result<()> {
         let scanned = match self.reader {
             // A stream's length is not known before its end.
-            Reader::Stream(_) => 1000,
+            Bytes::Stream(_) => 1000,
             _ => self.start.saturating_mul(1000) / self.length.max(1),
         };
         let Some((held, before)) = &mut self.held else { return Ok(()) };
@@ -159,7 +163,7 @@ impl<'a> Input<'a> {
     fn failed(&self, source: std::io::Error) -> Error {
         match self.reader {
             // What a decoder complains of is the file's fault, not the system's.
-            Reader::Stream(_) if source.raw_os_error().is_none() => {
+            Bytes::Stream(_) if source.raw_os_error().is_none() => {
                 self.problem(format!("cannot be unpacked: {source}"))
             }
             _ => Error::Io { what: "cannot read", path: self.path.to_owned(), source },
@@ -183,8 +187,8 @@ impl<'a> Input<'a> {
         let inside = at >= self.start && end <= self.start + self.window.len() as u64;
         if !inside {
             match self.reader {
-                Reader::Plain(_) | Reader::Memory(_) => self.move_to(at, most)?,
-                Reader::Stream(_) => {
+                Bytes::Plain(_) | Bytes::Memory(_) => self.move_to(at, most)?,
+                Bytes::Stream(_) => {
                     self.advance(at, end)?;
                 }
             }
@@ -198,8 +202,8 @@ impl<'a> Input<'a> {
     /// How many bytes there are. A stream is read to its end for it.
     pub(super) fn length(&mut self) -> Result<u64> {
         match self.reader {
-            Reader::Plain(_) | Reader::Memory(_) => Ok(self.length),
-            Reader::Stream(_) => {
+            Bytes::Plain(_) | Bytes::Memory(_) => Ok(self.length),
+            Bytes::Stream(_) => {
                 // Whole windows, since what is in them is of no use any more.
                 while self.advance(self.read, self.read + 1)? {}
                 Ok(self.read)
@@ -210,8 +214,8 @@ impl<'a> Input<'a> {
     /// True if there are at least `length` bytes. Needs no reading in a plain file.
     pub(super) fn reaches(&mut self, length: u64) -> Result<bool> {
         match self.reader {
-            Reader::Plain(_) | Reader::Memory(_) => Ok(length <= self.length),
-            Reader::Stream(_) => Ok(length == 0 || !self.some(length - 1, 1)?.is_empty()),
+            Bytes::Plain(_) | Bytes::Memory(_) => Ok(length <= self.length),
+            Bytes::Stream(_) => Ok(length == 0 || !self.some(length - 1, 1)?.is_empty()),
         }
     }
 
@@ -224,13 +228,13 @@ impl<'a> Input<'a> {
         self.start = at;
         self.window.try_reserve(length as usize).map_err(|_| self.too_large(length))?;
         let file = match self.reader {
-            Reader::Plain(file) => file,
-            Reader::Memory(bytes) => {
+            Bytes::Plain(file) => file,
+            Bytes::Memory(bytes) => {
                 let from = bytes.get(at.min(bytes.len() as u64) as usize..).unwrap_or_default();
                 self.window.extend_from_slice(&from[..from.len().min(length as usize)]);
                 return Ok(());
             }
-            Reader::Stream(_) => return Ok(()),
+            Bytes::Stream(_) => return Ok(()),
         };
         self.window.resize(length as usize, 0);
         let (mut done, mut outcome) = (0, Ok(()));
@@ -258,7 +262,7 @@ impl<'a> Input<'a> {
     fn beyond_memory(&mut self) -> Error {
         let limit = self.length;
         let mut more = "";
-        if let Reader::Stream(reader) = &mut self.reader {
+        if let Bytes::Stream(reader) = &mut self.reader {
             let on = limit.saturating_mul(3).min(4 << 30);
             let read = std::io::copy(&mut reader.take(on), &mut std::io::sink()).unwrap_or(on);
             self.read += read;
@@ -289,7 +293,7 @@ impl<'a> Input<'a> {
             if self.read >= end {
                 return Ok(true);
             }
-            let Reader::Stream(reader) = &mut self.reader else { return Ok(false) };
+            let Bytes::Stream(reader) = &mut self.reader else { return Ok(false) };
             let room = STREAM_WINDOW as u64;
             let read = reader.take(room).read_to_end(&mut self.window);
             let read = read.map_err(|error| self.failed(error))?;

@@ -1,7 +1,6 @@
 //! A JSON object a line: numbers, text, and lists of numbers.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
@@ -13,10 +12,15 @@ use super::text_cells::Cell;
 use super::text_table::{EachRow, MOST_COLUMNS, Rows, TextTable};
 use crate::error::{Fault, Result};
 use crate::spec::FieldChoice;
+use crate::store::Reader;
 
 /// Opens files of JSON lines.
 pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<TextTable> {
-    let paths = super::shards::expand(what, &[".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.zst"])?;
+    let paths = super::shards::expand(
+        what,
+        &[".jsonl", ".ndjson", ".jsonl.gz", ".jsonl.zst"],
+        &**with.store,
+    )?;
     TextTable::open(Box::new(Jsonl), what, paths, fields, with)
 }
 
@@ -36,7 +40,7 @@ fn parse(row: &[u8]) -> Result<Map<String, Value>, String> {
 impl Rows for Jsonl {
     fn read(
         &self,
-        lines: &mut Lines<BufReader<File>>,
+        lines: &mut Lines<BufReader<Reader>>,
         columns: &mut Vec<String>,
         each: &mut EachRow<'_>,
     ) -> Result<(), String> {

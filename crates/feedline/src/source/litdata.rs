@@ -18,6 +18,7 @@ use super::spans::Spans;
 use crate::error::{Error, Result};
 use crate::sample::DType;
 use crate::spec::FieldChoice;
+use crate::store::Store;
 
 #[derive(Deserialize)]
 struct Index {
@@ -44,12 +45,12 @@ struct Config {
 /// Opens a folder.
 pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
     let folder = folder_of(path);
-    row_shards::open("litdata", folder, shards(folder)?, fields, with)
+    row_shards::open("litdata", folder, shards(folder, &**with.store)?, fields, with)
 }
 
 /// The chunks that a folder's index lists.
-fn shards(folder: &Path) -> Result<Vec<RowShard>> {
-    let index: Index = read_index(folder, "LitData's chunks")?;
+fn shards(folder: &Path, store: &dyn Store) -> Result<Vec<RowShard>> {
+    let index: Index = read_index(folder, store, "LitData's chunks")?;
     let config = &index.config;
     let problem = |problem: String| Error::Source {
         what: folder.join(row_shards::INDEX).display().to_string(),

@@ -5,16 +5,16 @@
 //! else is a class name, numbered in sorted order.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::names::Names;
 use super::rows::Bounded;
 use super::{Opening, Source};
-use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, Value};
 use crate::spec::read::nearest;
+use crate::store::Reader;
 
 /// Which columns to use; those with the usual names if not given.
 #[derive(Debug, Clone, Default)]
@@ -53,38 +53,51 @@ pub(super) fn format_of(path: &Path) -> Option<Format> {
 
 /// True unless the table's first row shows that it lists no images: it has no column of paths, or
 /// files of another kind are in it. What is wrong with a manifest is told by opening it.
-pub(super) fn looks_like_one(file: &Path, extensions: &[&str]) -> bool {
-    let Some(format) = format_of(file) else { return false };
-    let Ok(reader) = catalog::open(file) else { return true };
+pub(super) fn looks_like_one(file: &Path, with: &Opening<'_>) -> std::io::Result<bool> {
+    let Some(format) = format_of(file) else { return Ok(false) };
+    let reader = Reader::new(with.store.open(file)?);
     // A row that is longer is refused later.
     let reader = BufReader::new(reader.take(LONGEST_ROW));
     let row: Vec<(String, String)> = match format {
         Format::Separated(delimiter) => {
             let mut rows = csv::ReaderBuilder::new();
             let mut rows = rows.delimiter(delimiter).flexible(true).from_reader(reader);
-            let Ok(names) = rows.byte_headers().cloned() else { return true };
-            let first = rows.byte_records().next().and_then(Result::ok).unwrap_or_default();
+            let names = match rows.byte_headers() {
+                Ok(names) => names.clone(),
+                Err(error) if error.is_io_error() => return Err(error.into()),
+                Err(_) => return Ok(true),
+            };
+            let first = match rows.byte_records().next() {
+                Some(Err(error)) if error.is_io_error() => return Err(error.into()),
+                first => first.and_then(Result::ok).unwrap_or_default(),
+            };
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let named = |(at, name)| (text(name), text(first.get(at).unwrap_or_default()));
             names.iter().enumerate().map(named).collect()
         }
         Format::JsonLines => {
-            let first = reader.lines().map_while(Result::ok).find(|line| !line.trim().is_empty());
+            let is_text = |line: &std::io::Result<String>| {
+                line.as_ref().map_or(true, |line| !line.trim().is_empty())
+            };
+            let first = match reader.lines().find(is_text) {
+                Some(Err(error)) if error.kind() != ErrorKind::InvalidData => return Err(error),
+                first => first.and_then(std::io::Result::ok),
+            };
             let object: Option<serde_json::Map<String, serde_json::Value>> =
                 first.and_then(|line| serde_json::from_str(&line).ok());
-            let Some(object) = object else { return true };
+            let Some(object) = object else { return Ok(true) };
             object.into_iter().map(|(n, v)| (n, v.as_str().unwrap_or_default().into())).collect()
         }
     };
     let plain = |name: &str| name.trim_start_matches('\u{feff}').trim().to_owned();
     let path = PATH_NAMES.iter().find_map(|name| row.iter().find(|(own, _)| plain(own) == *name));
-    let Some((_, path)) = path else { return false };
+    let Some((_, path)) = path else { return Ok(false) };
     if path.contains('\n') {
         // A quote that is not closed.
-        return true;
+        return Ok(true);
     }
     let path = Path::new(path);
-    super::walk::is_image(path, extensions) || path.extension().is_none()
+    Ok(super::walk::is_image(path, with.image_extensions) || path.extension().is_none())
 }
 
 pub(super) fn is_json(path: &Path) -> bool {
@@ -115,7 +128,7 @@ impl Manifest {
         root: Option<&Path>,
         with: &Opening<'_>,
     ) -> Result<Manifest> {
-        let reader = catalog::open(file).map_err(|source| Error::Io {
+        let reader = with.store.open(file).map_err(|source| Error::Io {
             what: "cannot open",
             path: file.to_owned(),
             source,
@@ -124,7 +137,7 @@ impl Manifest {
             what: file.display().to_string(),
             problem: "has no known ending: expected .csv, .tsv or .jsonl".to_owned(),
         })?;
-        let length = reader.metadata().map_or(0, |metadata| metadata.len());
+        let (length, reader) = (reader.len(), Reader::new(reader));
         let mut rows = Rows {
             file,
             columns,
@@ -470,11 +483,11 @@ impl Source for Manifest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::npy::tests::{Folder, OPENING};
+    use crate::source::npy::tests::{Folder, opening};
 
     fn open(folder: &Folder, text: &str) -> Result<Manifest> {
         let path = folder.write("a.jsonl", text.as_bytes());
-        Manifest::open(&path, &Columns::default(), None, &OPENING)
+        Manifest::open(&path, &Columns::default(), None, &opening())
     }
 
     #[test]
@@ -489,7 +502,7 @@ mod tests {
         // Who says that there is no label has none.
         let path = folder.write("b.jsonl", b"{\"path\": \"a\"}\n{\"path\": \"b\", \"y\": 3}\n");
         let none = Columns { labels: Some(Vec::new()), ..Columns::default() };
-        assert_eq!(Manifest::open(&path, &none, None, &OPENING).unwrap().fields.len(), 1);
+        assert_eq!(Manifest::open(&path, &none, None, &opening()).unwrap().fields.len(), 1);
     }
 
     #[test]

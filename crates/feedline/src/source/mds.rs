@@ -15,6 +15,7 @@ use super::spans::Spans;
 use crate::error::{Error, Result};
 use crate::sample::DType;
 use crate::spec::FieldChoice;
+use crate::store::Store;
 
 #[derive(Deserialize)]
 struct Index {
@@ -42,12 +43,12 @@ struct FileNote {
 /// Opens a folder.
 pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
     let folder = folder_of(path);
-    row_shards::open("mds", folder, shards(folder)?, fields, with)
+    row_shards::open("mds", folder, shards(folder, &**with.store)?, fields, with)
 }
 
 /// The shards that a folder's index lists.
-fn shards(folder: &Path) -> Result<Vec<RowShard>> {
-    let index: Index = read_index(folder, "MDS shards")?;
+fn shards(folder: &Path, store: &dyn Store) -> Result<Vec<RowShard>> {
+    let index: Index = read_index(folder, store, "MDS shards")?;
     let problem = |problem: String| Error::Source {
         what: folder.join(row_shards::INDEX).display().to_string(),
         problem,
@@ -55,11 +56,16 @@ fn shards(folder: &Path) -> Result<Vec<RowShard>> {
     if index.version != 2 {
         return Err(problem(format!("is of version {}; 2 is known", index.version)));
     }
-    index.shards.iter().map(|shard| shard.open(folder, &problem)).collect()
+    index.shards.iter().map(|shard| shard.open(folder, store, &problem)).collect()
 }
 
 impl ShardNote {
-    fn open(&self, folder: &Path, problem: &dyn Fn(String) -> Error) -> Result<RowShard> {
+    fn open(
+        &self,
+        folder: &Path,
+        store: &dyn Store,
+        problem: &dyn Fn(String) -> Error,
+    ) -> Result<RowShard> {
         let name = &self.raw_data.basename;
         if self.format != "mds" {
             return Err(problem(format!(
@@ -73,7 +79,7 @@ impl ShardNote {
         }
         let raw = inside(folder, name)?;
         let path = match &self.zip_data {
-            Some(zip) if !raw.exists() => {
+            Some(zip) if matches!(store.kind(&raw), Ok(None)) => {
                 let packing = self.compression.as_deref().unwrap_or_default();
                 let packing = packing.split(':').next().unwrap_or_default();
                 if !matches!(packing, "zstd" | "gz") {

@@ -57,9 +57,10 @@ use detect::Found;
 
 use crate::catalog::{self, Catalog};
 use crate::error::{Error, Fault, Result};
-use crate::sample::{Field, Room, Value};
+use crate::sample::{Field, Location, Room, Value};
 use crate::spec::read::show_bytes;
 use crate::spec::{FieldChoice, SourceFormat, SourceKind};
+use crate::store::{EntryKind, Store};
 
 /// A collection of samples. All methods may be called from many threads at once.
 pub trait Source: Send + Sync {
@@ -80,6 +81,15 @@ pub trait Source: Send + Sync {
     /// Writes field number `field` of sample `index` into `room`: for a [`Value::Made`].
     fn read(&self, _index: u64, _field: usize, _room: &mut dyn Room) -> Result<(), Fault> {
         Err(Fault::Unsupported("this source makes no bytes".to_owned()))
+    }
+
+    /// Calls `each` with every part of a file that is read for field number `field` of sample
+    /// `index`, whole blocks included: so that it can be fetched before. What only shows once
+    /// something else was read may be left out.
+    fn needs(&self, index: u64, field: usize, each: &mut Needs<'_>) {
+        if let Some(location) = self.value(index, field).ok().and_then(|value| value.location()) {
+            each(&location);
+        }
     }
 
     /// How samples lie in blocks of which one is read as a whole for any of its samples; `None` if
@@ -117,9 +127,14 @@ pub trait Source: Send + Sync {
     }
 }
 
+/// Is called with parts of files that will be read.
+pub type Needs<'a> = dyn FnMut(&Location<'_>) + 'a;
+
 /// What a source is opened with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Opening<'a> {
+    /// Where it lists and opens.
+    pub store: &'a Arc<dyn Store>,
     /// File names that count as images end in these, in lower case.
     pub image_extensions: &'a [&'a str],
     /// Bytes that a source may keep in blocks which it had to read as a whole.
@@ -147,6 +162,20 @@ impl Opening<'_> {
             show_bytes(self.memory)
         )))
     }
+}
+
+/// What is at a path; `None` if nothing is.
+fn kind_of(path: &Path, store: &dyn Store) -> Result<Option<EntryKind>> {
+    store.kind(path).map_err(|source| Error::Io { what: "cannot open", path: path.into(), source })
+}
+
+fn is_folder(path: &Path, store: &dyn Store) -> Result<bool> {
+    Ok(kind_of(path, store)? == Some(EntryKind::Folder))
+}
+
+/// Whether a path may be a file: what cannot be looked at fails when it is opened.
+fn may_be_file(path: &Path, store: &dyn Store) -> bool {
+    kind_of(path, store).map_or(true, |kind| kind == Some(EntryKind::File))
 }
 
 /// Opens what a spec names.
@@ -185,15 +214,16 @@ pub fn files_of(kind: &SourceKind, with: &Opening<'_>) -> Option<(SourceFormat, 
         },
         _ => return None,
     };
-    let files = match shards::is_pattern(path) {
-        false if path.is_dir() => {
-            let mut files = shards::list(path).ok()?;
+    let store = &**with.store;
+    let files = match shards::is_pattern(path, store) {
+        false if is_folder(path, store).ok()? => {
+            let mut files = shards::list(path, store).ok()?;
             files.retain(|file| detect::by_name(file) == Some(format));
             files
         }
-        _ => shards::expand(path, &[]).ok()?,
+        _ => shards::expand(path, &[], store).ok()?,
     };
-    Some((format, files.into_iter().filter(|file| file.is_file()).collect()))
+    Some((format, files.into_iter().filter(|file| may_be_file(file, store)).collect()))
 }
 
 /// The columns of a packed set's table.
@@ -203,7 +233,7 @@ fn table_columns(packed: &Catalog) -> Columns {
 }
 
 fn open_path(path: &Path, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
-    if let Some(packed) = Catalog::read(path)? {
+    if let Some(packed) = Catalog::read_in(&**with.store, path)? {
         match packed.kind {
             catalog::Kind::Raw => return Ok(Arc::new(Raw::open(path, &packed, with)?)),
             catalog::Kind::Format(format) => {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Blocks, Source};
+use super::{Blocks, Needs, Source};
 use crate::catalog::Catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{Field, FieldKind, Room, Value};
@@ -97,6 +97,10 @@ impl Source for Packed {
 
     fn read(&self, index: u64, field: usize, room: &mut dyn Room) -> Result<(), Fault> {
         self.inner.read(index, self.places[field], room)
+    }
+
+    fn needs(&self, index: u64, field: usize, each: &mut Needs<'_>) {
+        self.inner.needs(index, self.places[field], each);
     }
 
     fn blocks(&self) -> Option<&Blocks> {

@@ -5,7 +5,6 @@
 //! mapped file that is cut while it is in use ends the process with SIGBUS, where a read fails.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use super::{Opening, Source};
 use crate::catalog::{self, Catalog};
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, RawIndex, Value};
+use crate::store::{Handle, Reader};
 
 /// A packed set of pixels.
 pub struct Raw {
@@ -38,8 +38,8 @@ impl Raw {
         let find = |file: &str, most: u64| {
             let path = folder.join(file);
             let failed = |source| Error::Io { what: "cannot read", path: path.clone(), source };
-            let opened = catalog::open(&path).map_err(failed)?;
-            let length = opened.metadata().map_err(failed)?.len();
+            let opened = with.store.open(&path).map_err(failed)?;
+            let length = opened.len();
             match length > most {
                 true => {
                     Err(problem(file, format!("is longer than {} samples need", packed.samples)))
@@ -47,11 +47,11 @@ impl Raw {
                 false => Ok((path, opened, length)),
             }
         };
-        let read = |(path, opened, length): (PathBuf, File, u64)| -> Result<Vec<u8>> {
+        let read = |(path, opened, length): (PathBuf, Handle, u64)| -> Result<Vec<u8>> {
             let failed = |source| Error::Io { what: "cannot read", path: path.clone(), source };
             let mut bytes = Vec::new();
             bytes.try_reserve_exact(length as usize).map_err(|error| failed(error.into()))?;
-            opened.take(length).read_to_end(&mut bytes).map_err(failed)?;
+            Reader::new(opened).take(length).read_to_end(&mut bytes).map_err(failed)?;
             Ok(bytes)
         };
         let (index, names) = RawIndex::lengths(packed.samples, packed.labels.len());
@@ -61,7 +61,7 @@ impl Raw {
         // The pixels' own checksums take long to compare; `feedline verify` does.
         let mut noted = Vec::new();
         let is_list = |path: &str| [RawIndex::FILE, RawIndex::NAMES].contains(&path);
-        packed.files(folder, &mut |entry| {
+        packed.files_in(&**with.store, folder, &mut |entry| {
             if is_list(&entry.path) {
                 noted.push((entry.path, entry.xxh3));
             }
@@ -98,9 +98,9 @@ impl Raw {
                 let name = RawIndex::shard(shards.len() as u32);
                 let path = folder.join(&name);
                 let failed = |source| Error::Io { what: "cannot open", path: path.clone(), source };
-                let file = catalog::open(&path).map_err(failed)?;
-                lengths.push(file.metadata().map_err(failed)?.len());
-                shards.push((PathBuf::from(name), catalog::stamp(&file).map_err(failed)?));
+                let file = with.store.open(&path).map_err(failed)?;
+                lengths.push(file.len());
+                shards.push((PathBuf::from(name), file.stamp()));
             }
             let length = lengths[record.shard as usize];
             let whole = record.elements().and_then(|n| record.offset.checked_add(n));
@@ -196,6 +196,7 @@ mod tests {
             list: String::new(),
         };
         let with = Opening {
+            store: crate::source::npy::tests::local(),
             image_extensions: &[],
             block_memory: 1 << 20,
             memory: 1 << 20,

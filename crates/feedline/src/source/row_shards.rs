@@ -20,6 +20,7 @@ use crate::catalog;
 use crate::error::{Error, Result};
 use crate::sample::DType;
 use crate::spec::FieldChoice;
+use crate::store::{Reader, Store};
 
 /// The list of shards beside them.
 pub(super) const INDEX: &str = "index.json";
@@ -405,10 +406,14 @@ pub(super) fn folder_of(path: &Path) -> &Path {
 }
 
 /// Reads the list of shards in a folder; `what` it is for messages.
-pub(super) fn read_index<T: DeserializeOwned>(folder: &Path, what: &str) -> Result<T> {
+pub(super) fn read_index<T: DeserializeOwned>(
+    folder: &Path,
+    store: &dyn Store,
+    what: &str,
+) -> Result<T> {
     let path = folder.join(INDEX);
     let failed = |source| Error::Io { what: "cannot read", path: path.clone(), source };
-    let file = catalog::open(&path).map_err(failed)?;
+    let file = Reader::new(store.open(&path).map_err(failed)?);
     let mut text = Vec::new();
     file.take(LARGEST_INDEX + 1).read_to_end(&mut text).map_err(failed)?;
     let problem = |problem: String| Error::Source { what: path.display().to_string(), problem };

@@ -4,11 +4,13 @@
 //! question marks stand for files that are there, sorted by name.
 
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::index;
+use super::{index, is_folder, may_be_file};
 use crate::error::{Error, Result};
+use crate::store::Store;
 
 /// More files than any set has; a pattern can make any number of names.
 const MOST: usize = 1_000_000;
@@ -18,19 +20,19 @@ fn problem(pattern: &Path, problem: impl Into<String>) -> Error {
 }
 
 /// True if the path is a pattern and no file of that very name.
-pub(super) fn is_pattern(path: &Path) -> bool {
+pub(super) fn is_pattern(path: &Path, store: &dyn Store) -> bool {
     let marks = path.as_os_str().as_bytes().iter().any(|byte| b"{*?[".contains(byte));
-    marks && std::fs::symlink_metadata(path).is_err()
+    marks && matches!(store.kind(path), Ok(None))
 }
 
 /// The files that `path` stands for: those of a pattern, those in a folder whose names end in one
 /// of `endings`, or the one file that it is.
-pub(super) fn expand(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
-    let found = if is_pattern(path) {
+pub(super) fn expand(path: &Path, endings: &[&str], store: &dyn Store) -> Result<Vec<PathBuf>> {
+    let found = if is_pattern(path, store) {
         let mut found = Vec::new();
         for name in braces(path)? {
             match is_glob(&name) {
-                true => found.append(&mut glob(path, &name)?),
+                true => found.append(&mut glob(path, &name, store)?),
                 false => found.push(name),
             }
             if found.len() > MOST {
@@ -38,11 +40,12 @@ pub(super) fn expand(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
             }
         }
         found
-    } else if path.is_dir() {
-        let mut found = list(path)?;
+    } else if is_folder(path, store)? {
+        let mut found = list(path, store)?;
         found.retain(|file| {
             let name = file.as_os_str().as_bytes().to_ascii_lowercase();
-            endings.iter().any(|ending| name.ends_with(ending.as_bytes())) && file.is_file()
+            endings.iter().any(|ending| name.ends_with(ending.as_bytes()))
+                && may_be_file(file, store)
         });
         if found.is_empty() {
             let endings = endings.join(", ");
@@ -68,20 +71,19 @@ fn too_many(pattern: &Path) -> Error {
 }
 
 /// What is in a folder, sorted by name; files of our own and hidden ones are left out.
-pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn list(folder: &Path, store: &dyn Store) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::Io { what: "cannot list", path: folder.to_owned(), source };
-    // "." for a pattern without a folder; it is no part of the names.
-    let at = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(at).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let bytes = name.as_bytes();
+    let outcome = store.list(folder, &mut |entry| {
+        let bytes = entry.name.as_bytes();
         if !bytes.starts_with(b".") && !bytes.ends_with(index::ENDING.as_bytes()) {
-            found.push(folder.join(&name));
+            found.push(folder.join(&entry.name));
         }
-        if found.len() > MOST {
-            return Err(too_many(folder));
-        }
+        if found.len() > MOST { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    outcome.map_err(failed)?;
+    if found.len() > MOST {
+        return Err(too_many(folder));
     }
     found.sort();
     Ok(found)
@@ -193,7 +195,7 @@ fn is_glob(path: &Path) -> bool {
 
 /// The files that match, folder by folder. No link is followed twice: a pattern has only so many
 /// parts.
-fn glob(pattern: &Path, name: &Path) -> Result<Vec<PathBuf>> {
+fn glob(pattern: &Path, name: &Path, store: &dyn Store) -> Result<Vec<PathBuf>> {
     let mut found = vec![PathBuf::new()];
     for part in name.components() {
         let part = part.as_os_str();
@@ -202,8 +204,11 @@ fn glob(pattern: &Path, name: &Path) -> Result<Vec<PathBuf>> {
             continue;
         }
         let mut next = Vec::new();
-        for folder in found.iter().filter(|path| path.as_os_str().is_empty() || path.is_dir()) {
-            let mut inside = list(folder)?;
+        for folder in &found {
+            if !folder.as_os_str().is_empty() && !is_folder(folder, store)? {
+                continue;
+            }
+            let mut inside = list(folder, store)?;
             inside.retain(|path| matches(part.as_bytes(), path.file_name().unwrap_or_default()));
             next.append(&mut inside);
             if next.len() > MOST {
@@ -212,7 +217,7 @@ fn glob(pattern: &Path, name: &Path) -> Result<Vec<PathBuf>> {
         }
         found = next;
     }
-    found.retain(|path| path.exists());
+    found.retain(|path| !matches!(store.kind(path), Ok(None)));
     Ok(found)
 }
 
@@ -277,6 +282,7 @@ fn one<'a>(pattern: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Local;
 
     fn names(pattern: &str) -> Vec<String> {
         let shown = |path: PathBuf| path.to_string_lossy().into_owned();
@@ -314,10 +320,16 @@ mod tests {
     fn files_are_found_after_the_working_directory_has_changed() {
         // Not changed here: other tests run beside this one.
         let here = std::env::current_dir().unwrap();
-        assert_eq!(expand(Path::new("Cargo.toml"), &[]).unwrap(), [here.join("Cargo.toml")]);
-        assert_eq!(expand(Path::new("./Cargo.t*ml"), &[]).unwrap(), [here.join("Cargo.toml")]);
-        assert_eq!(expand(Path::new("{a,b}.tar"), &[]).unwrap()[1], here.join("b.tar"));
-        let fixtures = expand(Path::new("tests/fixtures"), &[".tar"]).unwrap();
+        assert_eq!(
+            expand(Path::new("Cargo.toml"), &[], &Local).unwrap(),
+            [here.join("Cargo.toml")]
+        );
+        assert_eq!(
+            expand(Path::new("./Cargo.t*ml"), &[], &Local).unwrap(),
+            [here.join("Cargo.toml")]
+        );
+        assert_eq!(expand(Path::new("{a,b}.tar"), &[], &Local).unwrap()[1], here.join("b.tar"));
+        let fixtures = expand(Path::new("tests/fixtures"), &[".tar"], &Local).unwrap();
         assert_eq!(fixtures, [here.join("tests/fixtures/plain.tar")]);
     }
 
@@ -330,7 +342,7 @@ mod tests {
         }
         let found = |path: &str, endings: &[&str]| -> Result<Vec<String>> {
             let shown = |p: PathBuf| p.strip_prefix(&folder).unwrap().display().to_string();
-            Ok(expand(&folder.join(path), endings)?.into_iter().map(shown).collect())
+            Ok(expand(&folder.join(path), endings, &Local)?.into_iter().map(shown).collect())
         };
         assert_eq!(found("", &[".tar"]).unwrap(), ["a.tar", "b.tar"]);
         assert_eq!(found("*.tar*", &[]).unwrap(), ["a.tar", "b.tar"]);

@@ -4,10 +4,8 @@
 //! lies plainly in a file is handed to the store as a range of it. A file that is compressed as a
 //! whole is a block: it is unpacked into memory for any of its samples, and kept for a while.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,13 +17,12 @@ use super::index::{self, Identity, Scanned};
 use super::input::{Compression, Held, Input};
 use super::names::Names;
 use super::part::{ABSENT, Column, Part, Place, Values};
-use super::{BlockCache, Blocks, Opening, Source, shards};
+use super::{BlockCache, Blocks, Needs, Opening, Source, shards};
 use crate::buffer;
-use crate::catalog;
 use crate::error::{Error, Fault, Result};
-use crate::handles::OpenFiles;
 use crate::sample::{Field, FieldKind, Location, Room, Value};
 use crate::spec::FieldChoice;
+use crate::store::{Handle, Object, Store, changed};
 
 /// A format whose samples are places in files.
 #[derive(Clone)]
@@ -116,8 +113,8 @@ pub(super) struct Spans {
     classes: Vec<String>,
     blocks: Option<Blocks>,
     cache: BlockCache<Vec<u8>>,
-    /// Files for what is not handed to the store.
-    open: OpenFiles,
+    /// For what is not handed to the engine as a place.
+    store: Arc<dyn Store>,
     fingerprint: OnceLock<u64>,
 }
 
@@ -181,7 +178,7 @@ impl Spans {
             classes,
             blocks,
             cache: BlockCache::new(with.block_memory),
-            open: OpenFiles::default(),
+            store: with.store.clone(),
             fingerprint: OnceLock::new(),
         })
     }
@@ -209,9 +206,9 @@ impl Spans {
     }
 
     /// A shard's file, open.
-    fn file(&self, shard: usize) -> Result<Arc<File>, Fault> {
+    fn file(&self, shard: usize) -> Result<Handle, Fault> {
         let Shard { path, stamp, .. } = &self.shards[shard];
-        self.open.get(path, Some(*stamp), || Ok((catalog::reopen(path, *stamp)?, *stamp)))
+        self.store.reopen(path, *stamp)
     }
 
     /// Whether an unpacked shard is what its index said.
@@ -222,6 +219,7 @@ impl Spans {
         };
         let image_extensions: Vec<&str> = self.image_extensions.iter().map(|x| &**x).collect();
         let with = Opening {
+            store: &self.store,
             image_extensions: &image_extensions,
             block_memory: bytes.len() as u64,
             memory: u64::MAX,
@@ -235,12 +233,12 @@ impl Spans {
 
     /// A compressed shard as a whole.
     fn unpack(&self, shard: usize) -> Result<Arc<Vec<u8>>, Fault> {
-        let Shard { path, stamp, compression, length, .. } = &self.shards[shard];
+        let Shard { path, compression, length, .. } = &self.shards[shard];
         self.cache.get(shard as u64, *length, || {
             let mut bytes = Vec::new();
             let reserved = bytes.try_reserve_exact(*length as usize);
             reserved.map_err(|_| Fault::TooLarge(format!("unpacks to {length} bytes")))?;
-            let reader = compression.unpack(catalog::reopen(path, *stamp)?)?;
+            let reader = compression.unpack(self.file(shard)?)?;
             let read = reader.take(*length).read_to_end(&mut bytes);
             match read {
                 Ok(read) if read as u64 == *length => {
@@ -249,15 +247,15 @@ impl Spans {
                             self.format,
                             format!(
                                 "is not what its index says: remove {} and open it again",
-                                index::place(path).display()
+                                index::place(&*self.store, path).display()
                             ),
                         ));
                     }
                     Ok((bytes, *length))
                 }
-                Ok(_) => Err(catalog::changed()),
+                Ok(_) => Err(changed()),
                 Err(error) if error.raw_os_error().is_some() => Err(Fault::Io(error)),
-                Err(_) => Err(catalog::changed()),
+                Err(_) => Err(changed()),
             }
         })
     }
@@ -347,10 +345,10 @@ fn open_all(
 
 fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>, held: &Held<'_>) -> Found {
     let failed = |source| Error::Io { what: "cannot open", path: path.to_owned(), source };
-    let file = catalog::open(path).map_err(failed)?;
-    let identity = || Identity::of(&file, scanner.format, scanner.version).map_err(failed);
+    let file = with.store.open(path).map_err(failed)?;
+    let identity = || Identity::of(&*file, scanner.format, scanner.version).map_err(failed);
     let before = identity()?;
-    let stamp = catalog::stamp(&file).map_err(failed)?;
+    let stamp = file.stamp();
     let mut start = [0; 64];
     let read = file.read_at(&mut start, 0).map_err(failed)?;
     let compression = (scanner.compression)(&start[..read]);
@@ -362,10 +360,11 @@ fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>, held: &Held<
             && scanned.part.columns.iter().all(|column| column.fits(samples, scanned.length))
     };
     if before.size() >= SMALLEST_INDEXED
-        && let Some(mut scanned) = index::load(path, &before, with.memory).filter(fits)
+        && let Some(mut scanned) =
+            index::load(&**with.store, path, &before, with.memory).filter(fits)
         && (scanner.admit)(path, &mut scanned.part, with).is_some()
         && match compression {
-            Compression::None => is_of(&file, path, &scanned.part, scanner),
+            Compression::None => is_of(&*file, path, &scanned.part, scanner),
             _ => scanned.length <= with.block_memory,
         }
     {
@@ -373,11 +372,12 @@ fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>, held: &Held<
         return Ok((scanned, stamp, true));
     }
     let mut input = match compression {
-        Compression::None => Input::plain(path, &file, before.size(), with.memory),
-        _ => {
-            let again = catalog::open(path).map_err(failed)?;
-            Input::stream(path, compression.unpack(again).map_err(failed)?, with.block_memory)
-        }
+        Compression::None => Input::plain(path, &*file, before.size(), with.memory),
+        _ => Input::stream(
+            path,
+            compression.unpack(file.clone()).map_err(failed)?,
+            with.block_memory,
+        ),
     }
     .counted(held);
     let part = (scanner.scan)(&mut input, with)?;
@@ -391,14 +391,14 @@ fn open_one(scanner: &Scanner<'_>, path: &Path, with: &Opening<'_>, held: &Held<
     }
     // Not for what was written to meanwhile.
     if before.size() >= SMALLEST_INDEXED && identity()? == before {
-        index::save(path, &before, &scanned);
+        index::save(&**with.store, path, &before, &scanned);
     }
     Ok((scanned, stamp, false))
 }
 
 /// Whether a file holds what an index says of it, as far as some samples show. Which they are is
 /// not for whoever wrote the index to know.
-fn is_of(file: &File, path: &Path, part: &Part, scanner: &Scanner<'_>) -> bool {
+fn is_of(file: &dyn Object, path: &Path, part: &Part, scanner: &Scanner<'_>) -> bool {
     use std::hash::BuildHasher;
     let samples = part.names.len();
     let peek = |at: u64, length: u64| {
@@ -500,6 +500,19 @@ impl Source for Spans {
             SCRATCH.set(bytes);
         }
         outcome
+    }
+
+    fn needs(&self, index: u64, field: usize, each: &mut Needs<'_>) {
+        let (number, at) = self.place(index);
+        let Shard { path, stamp, compression, columns, .. } = &self.shards[number];
+        let Some(column) = columns[field].as_ref().filter(|column| column.has(at)) else { return };
+        let range = match (compression, column.places.get(at)) {
+            // The block of all samples.
+            (Compression::Gzip | Compression::Zlib | Compression::Zstd, _) => None,
+            (Compression::None, Some([start, length])) => Some((*start, *length)),
+            (Compression::None, None) => return,
+        };
+        each(&Location { root: Path::new(""), path, range, stamp: Some(*stamp) });
     }
 
     fn blocks(&self) -> Option<&Blocks> {

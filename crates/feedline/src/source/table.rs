@@ -4,7 +4,6 @@
 //! opened. Of those whose values lie plainly in the files, only the places are known. All others
 //! are decoded block by block as they are asked for.
 
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,13 +13,13 @@ use arrow_schema::SchemaRef;
 use super::choice::{Chosen, choose};
 use super::columns::{Sort, write_row};
 use super::kept::{Folding, KeptColumn, RowRoom};
-use super::{BlockCache, Blocks, Opening, Source};
+use super::{BlockCache, Blocks, Needs, Opening, Source};
 use crate::buffer;
-use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, Room, Value};
 use crate::spec::FieldChoice;
 use crate::spec::read::{show_bytes, show_count};
+use crate::store::Store;
 
 /// Columns that take less than this in all are decoded at once and kept. It does not follow the
 /// memory that is given, since samples of kept columns are shuffled without blocks.
@@ -127,6 +126,10 @@ pub(super) trait Files: Send + Sync {
     /// Decodes these columns of a unit. What takes more than `most` bytes is refused, if it must
     /// be while it is decoded.
     fn decode(&self, unit: &Unit, columns: &[usize], most: u64) -> Result<Vec<ArrayRef>, Fault>;
+
+    /// Calls `each` with the places that [`Files::decode`] reads: where they begin and how long
+    /// they are.
+    fn needs(&self, unit: &Unit, columns: &[usize], each: &mut dyn FnMut(u64, u64));
 
     /// Bytes that are kept of a file.
     fn held(&self) -> u64;
@@ -422,10 +425,18 @@ impl Table {
             if column.sort != Sort::Binary || column.role.is_some() || column.is_image {
                 continue;
             }
-            let is_image = (0..self.len().min(LOOK)).any(|row| {
-                // What cannot be read is told when it is asked for.
-                self.first_bytes(row, at).is_ok_and(|bytes| (with.is_image)(&bytes))
-            });
+            let mut is_image = false;
+            for row in 0..self.len().min(LOOK) {
+                match self.first_bytes(&**with.store, row, at) {
+                    Ok(bytes) => is_image |= (with.is_image)(&bytes),
+                    Err(Fault::Io(source)) if source.raw_os_error().is_some() => {
+                        let path = PathBuf::from(&self.what);
+                        return Err(Error::Io { what: "cannot read", path, source });
+                    }
+                    // What is damaged is reported when it is asked for.
+                    Err(_) => {}
+                }
+            }
             if is_image {
                 self.fields[at].kind = FieldKind::EncodedImage;
             }
@@ -433,12 +444,12 @@ impl Table {
         Ok(())
     }
 
-    fn first_bytes(&self, row: u64, field: usize) -> Result<Vec<u8>, Fault> {
+    fn first_bytes(&self, store: &dyn Store, row: u64, field: usize) -> Result<Vec<u8>, Fault> {
         match self.value(row, field)? {
             Value::File(place) => {
                 let (begin, length) = place.range.unwrap_or_default();
                 let mut bytes = vec![0; length.min(64) as usize];
-                catalog::open(place.path)?.read_exact_at(&mut bytes, begin)?;
+                store.open(&place.root.join(place.path))?.read_exact_at(&mut bytes, begin)?;
                 Ok(bytes)
             }
             Value::Bytes(bytes) => Ok(bytes.to_owned()),
@@ -552,6 +563,21 @@ impl Source for Table {
         let array = arrays.get(at).ok_or_else(|| self.missing(index, field))?;
         write_row(&**array, (index - before) as usize, &column.sort, room)
             .map_err(|fault| self.about(index, field, fault))
+    }
+
+    fn needs(&self, index: u64, field: usize, each: &mut Needs<'_>) {
+        match self.value(index, field) {
+            Ok(Value::Made) => {}
+            Ok(value) => return value.location().iter().for_each(each),
+            Err(_) => return,
+        }
+        let ends = self.blocks.as_ref().map_or(&[][..], |blocks| &blocks.ends);
+        let Some(unit) = self.units.get(ends.partition_point(|end| *end <= index)) else { return };
+        let (path, stamp) = (&self.paths[unit.file], self.files.stamp(unit.file));
+        self.files.needs(unit, &self.block_columns(unit.file), &mut |begin, length| {
+            let range = Some((begin, length));
+            each(&Location { root: Path::new(""), path, range, stamp: Some(stamp) });
+        });
     }
 
     fn blocks(&self) -> Option<&Blocks> {

@@ -3,21 +3,19 @@
 //! What a column holds is decided over all rows. Numbers are kept; of everything else only the
 //! places of the rows are known, and a row is read again when it is asked for.
 
-use std::fs::File;
 use std::io::BufReader;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::array_rows::Files;
 use super::rows::Lines;
 use super::text_cells::{Cell, Seen, number_in, single_in, truth_in, whole_in, write};
-use super::{Opening, Source};
+use super::{Needs, Opening, Source};
 use crate::buffer;
-use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Room, Value};
 use crate::spec::read::nearest;
 use crate::spec::{FieldChoice, FieldRole};
+use crate::store::Reader;
 
 /// No row is longer.
 pub(super) const LONGEST_ROW: u64 = 16 << 20;
@@ -30,7 +28,7 @@ pub(super) trait Rows: Send + Sync {
     /// `columns`, to which new ones are added.
     fn read(
         &self,
-        lines: &mut Lines<BufReader<File>>,
+        lines: &mut Lines<BufReader<Reader>>,
         columns: &mut Vec<String>,
         each: &mut EachRow<'_>,
     ) -> Result<(), String>;
@@ -94,7 +92,7 @@ impl TextTable {
             rows,
             what: what.display().to_string(),
             paths,
-            files: Files::default(),
+            files: Files::new(with.store),
             ends: Vec::new(),
             places: Vec::new(),
             names: Vec::new(),
@@ -141,7 +139,7 @@ impl TextTable {
     }
 
     fn scan(&self, path: &Path, names: &mut Vec<String>, each: &mut EachRow<'_>) -> Result<()> {
-        let file = catalog::open(path).map_err(|source| Error::Io {
+        let file = self.files.store().open(path).map_err(|source| Error::Io {
             what: "cannot open",
             path: path.to_owned(),
             source,
@@ -154,7 +152,7 @@ impl TextTable {
                 problem: "is compressed, and compressed tables are not read: unpack it (with gunzip or unzstd), or pack it after that".to_owned(),
             });
         }
-        let reader = BufReader::with_capacity(1 << 17, file);
+        let reader = BufReader::with_capacity(1 << 17, Reader::new(file));
         let mut lines = Lines::new(reader, LONGEST_ROW, "table");
         self.rows.read(&mut lines, names, each).map_err(|problem| Error::Source {
             what: format!("{}, line {}", path.display(), lines.number),
@@ -373,6 +371,16 @@ impl Source for TextTable {
         }
     }
 
+    fn needs(&self, index: u64, field: usize, each: &mut Needs<'_>) {
+        if !matches!(self.columns[field].stored, Stored::InRow) {
+            return;
+        }
+        let file = self.ends.partition_point(|end| *end <= index) as u32;
+        if let Some((begin, length)) = self.places.get(index as usize) {
+            each(&self.files.location(file, (*begin, u64::from(*length))));
+        }
+    }
+
     fn origin(&self, index: u64) -> Option<PathBuf> {
         let file = self.ends.partition_point(|end| *end <= index);
         let row = index - if file == 0 { 0 } else { self.ends[file - 1] };
@@ -409,13 +417,13 @@ impl Source for TextTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::npy::tests::{Folder, OPENING, bytes};
+    use crate::source::npy::tests::{Folder, bytes, opening};
     use crate::source::{csv, jsonl};
 
     fn kinds(path: &Path) -> std::result::Result<Vec<FieldKind>, String> {
         let table = match path.extension().is_some_and(|ending| ending == "jsonl") {
-            true => jsonl::open(path, &[], &OPENING),
-            false => csv::open(path, &[], &OPENING),
+            true => jsonl::open(path, &[], &opening()),
+            false => csv::open(path, &[], &opening()),
         };
         let table = table.map_err(|error| error.to_string())?;
         Ok(table.fields().iter().map(|field| field.kind.clone()).collect())
@@ -429,14 +437,14 @@ mod tests {
         let scalar = |dtypes: [DType; 6]| dtypes.map(FieldKind::scalar).to_vec();
         let (f, d) = (DType::F32, DType::F64);
         assert_eq!(kinds(&path).unwrap(), scalar([f, d, d, d, f, f]));
-        let table = csv::open(&path, &[], &OPENING).unwrap();
+        let table = csv::open(&path, &[], &opening()).unwrap();
         assert_eq!(bytes(&table, 1, 1).unwrap(), 16_777_217f64.to_ne_bytes());
         assert_eq!(bytes(&table, 0, 2).unwrap(), 1e300f64.to_ne_bytes());
         let text = b"{\"a\": 0.5, \"b\": 1, \"c\": [1, 0.5]}\n{\"a\": 16777217, \"b\": 18446744073709551615, \"c\": [16777217, 2]}\n";
         let path = folder.write("a.jsonl", text);
         let list = FieldKind::Array { dtype: d, shape: vec![2] };
         assert_eq!(kinds(&path).unwrap(), [FieldKind::scalar(d), FieldKind::scalar(d), list]);
-        let table = jsonl::open(&path, &[], &OPENING).unwrap();
+        let table = jsonl::open(&path, &[], &opening()).unwrap();
         let mut list = 16_777_217f64.to_ne_bytes().to_vec();
         list.extend(2f64.to_ne_bytes());
         assert_eq!(bytes(&table, 1, 2).unwrap(), list);
@@ -456,7 +464,7 @@ mod tests {
         for number in 0..300 {
             folder.write(&format!("{number:03}.csv"), format!("a\nx{number}\n").as_bytes());
         }
-        let table = csv::open(&folder.0, &[], &OPENING).unwrap();
+        let table = csv::open(&folder.0, &[], &opening()).unwrap();
         for number in 0..300 {
             assert_eq!(bytes(&table, number, 0).unwrap(), format!("x{number}").as_bytes());
         }

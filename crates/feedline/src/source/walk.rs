@@ -1,34 +1,40 @@
 //! Lists files below a folder, in a stated order, without being caught in a loop of links.
 
-use std::fs::{self, DirEntry, FileType, Metadata};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::handles;
+use crate::store::{EntryKind, Store};
 
 fn failed(path: &Path, source: std::io::Error) -> Error {
     Error::Io { what: "cannot list", path: path.to_owned(), source }
 }
 
-fn entries(path: &Path) -> Result<Vec<(DirEntry, FileType)>> {
+struct Listed {
+    path: PathBuf,
+    /// With links followed; one that leads nowhere stays a link.
+    kind: EntryKind,
+    is_link: bool,
+}
+
+fn entries(path: &Path, store: &dyn Store) -> Result<Vec<Listed>> {
     let mut listed = Vec::new();
-    for entry in handles::retrying(|| fs::read_dir(path)).map_err(|e| failed(path, e))? {
-        let entry = entry.map_err(|e| failed(path, e))?;
-        let kind = entry.file_type().map_err(|e| failed(path, e))?;
-        listed.push((entry, kind));
+    let outcome = store.list(path, &mut |entry| {
+        let is_link = entry.kind == EntryKind::Link;
+        listed.push(Listed { path: path.join(entry.name), kind: entry.kind, is_link });
+        ControlFlow::Continue(())
+    });
+    outcome.map_err(|error| failed(path, error))?;
+    for link in listed.iter_mut().filter(|entry| entry.is_link) {
+        let kind = store.kind(&link.path).or_else(|error| match error.raw_os_error() {
+            // A link to itself leads nowhere.
+            Some(libc::ELOOP) => Ok(None),
+            _ => Err(failed(&link.path, error)),
+        })?;
+        link.kind = kind.unwrap_or(EntryKind::Link);
     }
     Ok(listed)
-}
-
-/// What an entry is once links are followed; `None` for a link that leads nowhere.
-fn followed(entry: &DirEntry, kind: FileType) -> Option<Metadata> {
-    if kind.is_symlink() { fs::metadata(entry.path()).ok() } else { entry.metadata().ok() }
-}
-
-fn is_folder(entry: &DirEntry, kind: FileType) -> bool {
-    kind.is_dir() || kind.is_symlink() && followed(entry, kind).is_some_and(|m| m.is_dir())
 }
 
 /// True if the name ends in one of the extensions, whatever its case.
@@ -38,18 +44,23 @@ pub(super) fn is_image(name: &Path, extensions: &[&str]) -> bool {
         .is_some_and(|e| extensions.iter().any(|x| e.eq_ignore_ascii_case(x)))
 }
 
-pub(super) fn has_images(path: &Path, extensions: &[&str]) -> Result<bool> {
-    Ok(entries(path)?
+pub(super) fn has_images(path: &Path, extensions: &[&str], store: &dyn Store) -> Result<bool> {
+    Ok(entries(path, store)?
         .iter()
-        .any(|(entry, kind)| !is_folder(entry, *kind) && is_image(&entry.path(), extensions)))
+        .any(|entry| entry.kind != EntryKind::Folder && is_image(&entry.path, extensions)))
 }
 
 /// The folders directly inside `path`, links included, sorted by name as bytes.
-pub(super) fn subfolders(path: &Path) -> Result<Vec<PathBuf>> {
-    let mut found: Vec<PathBuf> = entries(path)?
+pub(super) fn subfolders(path: &Path, store: &dyn Store) -> Result<Vec<PathBuf>> {
+    Ok(folders(path, store)?.into_iter().map(|(path, _)| path).collect())
+}
+
+/// The same, each with whether it is a link.
+fn folders(path: &Path, store: &dyn Store) -> Result<Vec<(PathBuf, bool)>> {
+    let mut found: Vec<(PathBuf, bool)> = entries(path, store)?
         .into_iter()
-        .filter(|(entry, kind)| is_folder(entry, *kind))
-        .map(|(e, _)| e.path())
+        .filter(|entry| entry.kind == EntryKind::Folder)
+        .map(|entry| (entry.path, entry.is_link))
         .collect();
     found.sort();
     Ok(found)
@@ -60,22 +71,20 @@ pub(super) fn subfolders(path: &Path) -> Result<Vec<PathBuf>> {
 pub(super) fn images(
     top: &Path,
     extensions: &[&str],
+    store: &dyn Store,
     found: &mut dyn FnMut(&Path) -> Result<()>,
 ) -> Result<()> {
-    let mut walk = Walk::default();
+    let mut walk = Walk { store, found: Vec::new(), ancestors: Vec::new(), linked: 0 };
     walk.add(top, false)?;
     let mut folders = walk.found;
     // "a/b" and "a-b" compare as text here, not part by part.
     folders.sort_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
     for folder in folders {
-        let mut files: Vec<PathBuf> = entries(&folder)?
+        let mut files: Vec<PathBuf> = entries(&folder, store)?
             .into_iter()
-            // Only a regular file can be an image: opening a pipe would wait for a writer.
-            .filter(|(entry, kind)| {
-                kind.is_file()
-                    || kind.is_symlink() && followed(entry, *kind).is_none_or(|m| m.is_file())
-            })
-            .map(|(entry, _)| entry.path())
+            // Only a regular file can be an image; a link that leads nowhere fails when it is read.
+            .filter(|entry| matches!(entry.kind, EntryKind::File | EntryKind::Link))
+            .map(|entry| entry.path)
             .filter(|path| is_image(path, extensions))
             .collect();
         files.sort();
@@ -89,8 +98,8 @@ pub(super) fn images(
 const MOST_LINKED: u64 = 100_000;
 
 /// Folders found on a walk.
-#[derive(Default)]
-struct Walk {
+struct Walk<'a> {
+    store: &'a dyn Store,
     found: Vec<PathBuf>,
     /// The folders that lead to the present one.
     ancestors: Vec<(u64, u64)>,
@@ -98,32 +107,30 @@ struct Walk {
     linked: u64,
 }
 
-impl Walk {
+impl Walk<'_> {
     /// Adds `folder` and all folders below it. One that is its own ancestor is a loop of links.
     fn add(&mut self, folder: &Path, through_link: bool) -> Result<()> {
-        let metadata = fs::metadata(folder).map_err(|e| failed(folder, e))?;
-        let identity = (metadata.dev(), metadata.ino());
+        let identity = self.store.find(folder).map_err(|e| failed(folder, e))?.identity;
         let problem = |problem: &str| Error::Source {
             what: folder.display().to_string(),
             problem: problem.to_owned(),
         };
-        if self.ancestors.contains(&identity) {
+        if identity.is_some_and(|identity| self.ancestors.contains(&identity)) {
             return Err(problem("is a link to a folder that contains it: remove the link"));
         }
-        let is_link = || fs::symlink_metadata(folder).is_ok_and(|m| m.is_symlink());
-        let through_link = through_link || is_link();
         self.linked += u64::from(through_link);
         if self.linked > MOST_LINKED {
             return Err(problem(
                 "is reached through links, as are 100,000 others: remove the links",
             ));
         }
-        self.ancestors.push(identity);
+        let above = self.ancestors.len();
+        self.ancestors.extend(identity);
         self.found.push(folder.to_owned());
-        for inner in subfolders(folder)? {
-            self.add(&inner, through_link)?;
+        for (inner, is_link) in folders(folder, self.store)? {
+            self.add(&inner, through_link || is_link)?;
         }
-        self.ancestors.pop();
+        self.ancestors.truncate(above);
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ const ENDINGS: [&str; 1] = [".zip"];
 
 /// Opens archives.
 pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
-    let files = shards::expand(path, &ENDINGS)?;
+    let files = shards::expand(path, &ENDINGS, &**with.store)?;
     let scanner = Scanner {
         format: "zip",
         version: 1,
@@ -335,12 +335,15 @@ mod tests {
     use crate::sample::{Grown, Value};
     use crate::source::Source;
 
-    const WITH: Opening<'static> = Opening {
-        image_extensions: &["jpg", "png"],
-        block_memory: 1 << 20,
-        memory: 1 << 30,
-        is_image: |_| false,
-    };
+    fn with() -> Opening<'static> {
+        Opening {
+            store: crate::source::npy::tests::local(),
+            image_extensions: &["jpg", "png"],
+            block_memory: 1 << 20,
+            memory: 1 << 30,
+            is_image: |_| false,
+        }
+    }
 
     fn archive(files: &[(&str, &[u8])], method: CompressionMethod, large: bool) -> Vec<u8> {
         let mut writer = ZipWriter::new(std::io::Cursor::new(Vec::new()));
@@ -358,7 +361,7 @@ mod tests {
 
     fn opened(path: &Path, bytes: &[u8]) -> Result<Spans> {
         std::fs::write(path, bytes).unwrap();
-        open(path, &[], &WITH)
+        open(path, &[], &with())
     }
 
     fn image(source: &Spans, index: u64) -> Result<Vec<u8>, Fault> {

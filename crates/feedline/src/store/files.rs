@@ -1,16 +1,13 @@
 //! Files on this machine, of which those that are read in parts stay open.
 
-use std::fs::File;
-use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::local::{self, with_path};
-use super::{Hint, Local, Store};
-use crate::catalog;
+use super::handles::OpenFiles;
+use super::local::{LocalFile, with_path};
+use super::{Entry, Handle, Hint, Local, Metadata, Object, Sidecar, Store, changed};
 use crate::error::Fault;
-use crate::handles::OpenFiles;
 use crate::sample::{Location, Room};
 
 /// Files on this machine. One that is read in parts, as a shard is, is opened once: a part then
@@ -21,30 +18,47 @@ pub struct Files {
 }
 
 impl Files {
-    fn open(&self, path: &Path, stamp: Option<u64>) -> Result<Arc<File>, Fault> {
+    fn kept(&self, path: &Path, stamp: Option<u64>) -> Result<Arc<LocalFile>, Fault> {
         self.open.get(path, stamp, || {
-            let file = local::open_path(path)?;
-            local::size_of(&file)?;
-            let found = catalog::stamp(&file)?;
-            match stamp.is_none_or(|stamp| stamp == found) {
-                true => Ok((file, found)),
-                false => Err(catalog::changed()),
+            let file = LocalFile::open(path)?;
+            match stamp.is_none_or(|stamp| stamp == file.stamp()) {
+                true => Ok(file),
+                false => Err(changed()),
             }
         })
     }
 }
 
 impl Store for Files {
+    fn open(&self, path: &Path) -> std::io::Result<Handle> {
+        Local.open(path)
+    }
+
+    fn list(
+        &self,
+        folder: &Path,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> std::io::Result<()> {
+        Local.list(folder, each)
+    }
+
+    fn find(&self, path: &Path) -> std::io::Result<Metadata> {
+        Local.find(path)
+    }
+
+    fn reopen(&self, path: &Path, stamp: u64) -> Result<Handle, Fault> {
+        let file = self.kept(path, Some(stamp))?;
+        // One that is written to where it is stays the same file.
+        match file.is_as_opened()? {
+            true => Ok(file),
+            false => Err(changed()),
+        }
+    }
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
-        let Some((start, length)) = location.range else { return Local.read(location, room) };
-        let file = with_path(location, |path| self.open(path, location.stamp))?;
-        let out = room.make(length)?;
-        file.read_exact_at(out, start).map_err(|error| match error.kind() {
-            ErrorKind::UnexpectedEof => {
-                Fault::corrupt("file", format!("ends before byte {}", start.saturating_add(length)))
-            }
-            _ => Fault::Io(error),
-        })
+        let Some(part) = location.range else { return Local.read(location, room) };
+        let file = with_path(location, |path| self.kept(path, location.stamp))?;
+        file.part(room.make(part.1)?, part)
     }
 
     fn size(&self, location: &Location<'_>) -> Result<u64, Fault> {
@@ -54,19 +68,23 @@ impl Store for Files {
     fn hint(&self, location: &Location<'_>) -> Hint {
         match location.range {
             None => Local.hint(location),
-            Some(_) => match with_path(location, |path| self.open(path, location.stamp)) {
-                Ok(file) => local::hint(&file, location),
+            Some(_) => match with_path(location, |path| self.kept(path, location.stamp)) {
+                Ok(file) => file.hint(location),
                 Err(_) => Hint::Near,
             },
         }
+    }
+
+    fn sidecar(&self, path: &Path, ending: &str, place: Sidecar) -> Option<PathBuf> {
+        Local.sidecar(path, ending, place)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handles::{most_open, tests::TURN};
     use crate::sample::Grown;
+    use crate::store::handles::{most_open, tests::TURN};
 
     #[test]
     fn parts_are_read_from_one_open_file_and_too_many_are_closed() {
@@ -100,7 +118,7 @@ mod tests {
     fn a_file_that_was_replaced_is_not_read_at_the_old_places() {
         let name = format!("feedline-replaced-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let stamp = || Some(catalog::stamp(&File::open(&path).unwrap()).unwrap());
+        let stamp = || Some(Local.open(&path).unwrap().stamp());
         let read = |files: &Files, stamp| {
             let part = Location { root: Path::new(""), path: &path, range: Some((0, 3)), stamp };
             let mut room = Grown::default();

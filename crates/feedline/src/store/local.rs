@@ -2,15 +2,20 @@
 #![allow(unsafe_code)]
 
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
+use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::{Hint, Store};
+use super::object::beyond_end;
+use super::{
+    Entry, EntryKind, Handle, Hint, Metadata, Object, Revision, Sidecar, Store, changed, handles,
+    sidecar,
+};
 use crate::error::Fault;
-use crate::handles;
 use crate::sample::{Location, Room};
 
 /// Files on this machine. One that fits into the room at hand takes three system calls: open,
@@ -39,7 +44,7 @@ pub(super) fn with_path<T>(location: &Location<'_>, work: impl FnOnce(&Path) -> 
 }
 
 /// Opens a file for reading.
-pub(super) fn open_path(path: &Path) -> std::io::Result<File> {
+fn open_path(path: &Path) -> std::io::Result<File> {
     // Without O_NONBLOCK, a pipe in the place of an image would wait for a writer for ever.
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);
@@ -55,8 +60,7 @@ fn open(location: &Location<'_>) -> std::io::Result<File> {
 }
 
 /// The size of a regular file; anything else is refused.
-pub(super) fn size_of(file: &File) -> Result<u64, Fault> {
-    let metadata = file.metadata()?;
+fn size_of(metadata: &fs::Metadata) -> Result<u64, Fault> {
     if metadata.is_dir() {
         return Err(Fault::Unsupported("is a folder, not a file".to_owned()));
     }
@@ -81,13 +85,128 @@ fn read_at_once(file: &File, room: &mut dyn Room) -> Option<()> {
     Some(())
 }
 
+/// A file that is open.
+#[derive(Debug)]
+pub(super) struct LocalFile {
+    file: File,
+    len: u64,
+    stamp: u64,
+}
+
+impl LocalFile {
+    /// Opens a regular file.
+    pub(super) fn open(path: &Path) -> Result<LocalFile, Fault> {
+        let file = open_path(path)?;
+        let metadata = file.metadata()?;
+        Ok(LocalFile { len: size_of(&metadata)?, stamp: stamp(&metadata), file })
+    }
+
+    /// Whether nothing was written to it since.
+    pub(super) fn is_as_opened(&self) -> std::io::Result<bool> {
+        Ok(stamp(&self.file.metadata()?) == self.stamp)
+    }
+
+    /// Fills `out` with the part of the file.
+    pub(super) fn part(&self, out: &mut [u8], part: (u64, u64)) -> Result<(), Fault> {
+        self.file.read_exact_at(out, part.0).map_err(|error| beyond_end(error, part))
+    }
+
+    /// Asks the system to fetch a part of it.
+    pub(super) fn hint(&self, location: &Location<'_>) -> Hint {
+        hint(&self.file, location)
+    }
+}
+
+impl Object for LocalFile {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    fn revision(&self) -> std::io::Result<Revision> {
+        let metadata = self.file.metadata()?;
+        Ok(Revision {
+            len: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            touched: Some((metadata.ctime(), metadata.ctime_nsec())),
+        })
+    }
+
+    fn read_at(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
+        self.file.read_at(out, at)
+    }
+}
+
+/// Tells a file from another that is put in its place: a hash of its size, its time of change and,
+/// on a disk, its inode. Elsewhere (FUSE) a file may get another inode when it is opened again.
+fn stamp(metadata: &fs::Metadata) -> u64 {
+    let inode = if libc::major(metadata.dev()) == 0 { 0 } else { metadata.ino() };
+    let time = [metadata.mtime(), metadata.mtime_nsec()].map(|number| number as u64);
+    let numbers = [metadata.len(), time[0], time[1], inode];
+    xxhash_rust::xxh3::xxh3_64(bytemuck::cast_slice(&numbers))
+}
+
+fn kind(file_type: fs::FileType) -> EntryKind {
+    match () {
+        () if file_type.is_file() => EntryKind::File,
+        () if file_type.is_dir() => EntryKind::Folder,
+        () if file_type.is_symlink() => EntryKind::Link,
+        () => EntryKind::Other,
+    }
+}
+
 impl Store for Local {
+    fn open(&self, path: &Path) -> std::io::Result<Handle> {
+        match LocalFile::open(path) {
+            Ok(file) => Ok(Arc::new(file)),
+            Err(Fault::Io(error)) => Err(error),
+            Err(_) => Err(std::io::Error::other("is not a regular file")),
+        }
+    }
+
+    fn list(
+        &self,
+        folder: &Path,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> std::io::Result<()> {
+        // "." for a pattern without a folder.
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        for entry in handles::retrying(|| fs::read_dir(folder))? {
+            let entry = entry?;
+            let kind = kind(entry.file_type()?);
+            if each(Entry { name: entry.file_name(), kind }).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, path: &Path) -> std::io::Result<Metadata> {
+        let found = fs::metadata(path)?;
+        let identity = Some((found.dev(), found.ino()));
+        Ok(Metadata { kind: kind(found.file_type()), len: found.len(), identity })
+    }
+
+    fn sidecar(&self, path: &Path, ending: &str, place: Sidecar) -> Option<PathBuf> {
+        sidecar::place(path, ending, place)
+    }
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
         let file = open(location)?;
-        if location.range.is_none() && read_at_once(&file, room).is_some() {
+        if location.range.is_none()
+            && location.stamp.is_none()
+            && read_at_once(&file, room).is_some()
+        {
             return Ok(());
         }
-        let size = size_of(&file)?;
+        let metadata = file.metadata()?;
+        let size = size_of(&metadata)?;
+        if location.stamp.is_some_and(|then| then != stamp(&metadata)) {
+            return Err(changed());
+        }
         let (start, length) = location.range.unwrap_or((0, size));
         if start.checked_add(length).is_none_or(|end| end > size) {
             return Err(Fault::corrupt(
@@ -105,7 +224,7 @@ impl Store for Local {
     fn size(&self, location: &Location<'_>) -> Result<u64, Fault> {
         match location.range {
             Some((_, length)) => Ok(length),
-            None => size_of(&open(location)?),
+            None => size_of(&open(location)?.metadata()?),
         }
     }
 
@@ -115,7 +234,7 @@ impl Store for Local {
 }
 
 /// Asks the system to fetch a part of a file.
-pub(super) fn hint(file: &File, location: &Location<'_>) -> Hint {
+fn hint(file: &File, location: &Location<'_>) -> Hint {
     // A length of 0 means to the end of the file.
     let (start, length) = location.range.unwrap_or((0, 0));
     let (Ok(start), Ok(length)) = (start.try_into(), length.try_into()) else {

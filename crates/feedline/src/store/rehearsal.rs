@@ -1,10 +1,12 @@
 //! Stores that are slower than they are: to see how a pipeline does on a slow disk or an object
 //! store before it is there.
 
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Hint, Store};
+use super::{Entry, Handle, Hint, Metadata, Object, Revision, Sidecar, Store};
 use crate::error::Fault;
 use crate::sample::{Location, Room};
 
@@ -19,9 +21,26 @@ use crate::sample::{Location, Room};
 /// ```
 pub struct Throttled {
     inner: Arc<dyn Store>,
+    line: Arc<Line>,
+}
+
+/// A line that all readers share.
+struct Line {
     bytes_per_second: u64,
     /// When all that was asked for so far will be through.
     through: Mutex<Instant>,
+}
+
+impl Line {
+    /// Waits until so many bytes that were asked for at `began` would be through.
+    fn pass(&self, bytes: u64, began: Instant) {
+        let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_second as f64);
+        let mut through = self.through.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = began.max(*through) + takes;
+        *through = done;
+        drop(through);
+        std::thread::sleep(done.saturating_duration_since(Instant::now()));
+    }
 }
 
 impl Throttled {
@@ -29,7 +48,37 @@ impl Throttled {
     #[must_use]
     pub fn new(inner: Arc<dyn Store>, bytes_per_second: u64) -> Self {
         let (bytes_per_second, through) = (bytes_per_second.max(1), Mutex::new(Instant::now()));
-        Throttled { inner, bytes_per_second, through }
+        Throttled { inner, line: Arc::new(Line { bytes_per_second, through }) }
+    }
+
+    fn wrap(&self, inner: Handle) -> Handle {
+        Arc::new(ThrottledObject { inner, line: self.line.clone() })
+    }
+}
+
+struct ThrottledObject {
+    inner: Handle,
+    line: Arc<Line>,
+}
+
+impl Object for ThrottledObject {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn stamp(&self) -> u64 {
+        self.inner.stamp()
+    }
+
+    fn revision(&self) -> std::io::Result<Revision> {
+        self.inner.revision()
+    }
+
+    fn read_at(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
+        let began = Instant::now();
+        let read = self.inner.read_at(out, at)?;
+        self.line.pass(read as u64, began);
+        Ok(read)
     }
 }
 
@@ -60,16 +109,31 @@ impl Room for Counted<'_> {
 }
 
 impl Store for Throttled {
+    fn open(&self, path: &Path) -> std::io::Result<Handle> {
+        Ok(self.wrap(self.inner.open(path)?))
+    }
+
+    fn list(
+        &self,
+        folder: &Path,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> std::io::Result<()> {
+        self.inner.list(folder, each)
+    }
+
+    fn find(&self, path: &Path) -> std::io::Result<Metadata> {
+        self.inner.find(path)
+    }
+
+    fn reopen(&self, path: &Path, stamp: u64) -> Result<Handle, Fault> {
+        Ok(self.wrap(self.inner.reopen(path, stamp)?))
+    }
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
         let began = Instant::now();
         let mut room = Counted { room, bytes: 0 };
         self.inner.read(location, &mut room)?;
-        let takes = Duration::from_secs_f64(room.bytes as f64 / self.bytes_per_second as f64);
-        let mut through = self.through.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = began.max(*through) + takes;
-        *through = done;
-        drop(through);
-        std::thread::sleep(done.saturating_duration_since(Instant::now()));
+        self.line.pass(room.bytes, began);
         Ok(())
     }
 
@@ -81,9 +145,14 @@ impl Store for Throttled {
         // Fetching early would be a way round the limit.
         Hint::Unused
     }
+
+    fn sidecar(&self, path: &Path, ending: &str, place: Sidecar) -> Option<PathBuf> {
+        self.inner.sidecar(path, ending, place)
+    }
 }
 
-/// Adds a latency to the reads of another store: to all, or to those of some places.
+/// Adds a latency to what is asked of another store, listings and openings among it: to all, or to
+/// what concerns some paths.
 ///
 /// ```
 /// use std::{sync::Arc, time::Duration};
@@ -100,31 +169,88 @@ pub struct Delayed {
 }
 
 impl Delayed {
-    /// Every read of `inner` takes so much longer.
+    /// Every listing, opening and read of `inner` takes so much longer.
     #[must_use]
     pub fn new(inner: Arc<dyn Store>, latency: Duration) -> Self {
         Delayed { inner, latency, only: None }
     }
 
-    /// Delays only reads of files whose path contains `text`.
+    /// Delays only what concerns files whose path contains `text`.
     #[must_use]
     pub fn only(mut self, text: impl Into<String>) -> Self {
         self.only = Some(text.into());
         self
     }
 
-    fn is_meant(&self, location: &Location<'_>) -> bool {
-        self.only.as_ref().is_none_or(|text| {
-            [location.root, location.path].iter().any(|path| path.to_string_lossy().contains(text))
-        })
+    fn is_meant(&self, paths: &[&Path]) -> bool {
+        self.only
+            .as_ref()
+            .is_none_or(|text| paths.iter().any(|path| path.to_string_lossy().contains(text)))
+    }
+
+    fn wait(&self, paths: &[&Path]) {
+        if self.is_meant(paths) {
+            std::thread::sleep(self.latency);
+        }
+    }
+
+    fn wrap(&self, path: &Path, inner: Handle) -> Handle {
+        match self.is_meant(&[path]) {
+            true => Arc::new(DelayedObject { inner, latency: self.latency }),
+            false => inner,
+        }
+    }
+}
+
+struct DelayedObject {
+    inner: Handle,
+    latency: Duration,
+}
+
+impl Object for DelayedObject {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn stamp(&self) -> u64 {
+        self.inner.stamp()
+    }
+
+    fn revision(&self) -> std::io::Result<Revision> {
+        self.inner.revision()
+    }
+
+    fn read_at(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
+        std::thread::sleep(self.latency);
+        self.inner.read_at(out, at)
     }
 }
 
 impl Store for Delayed {
+    fn open(&self, path: &Path) -> std::io::Result<Handle> {
+        self.wait(&[path]);
+        Ok(self.wrap(path, self.inner.open(path)?))
+    }
+
+    fn list(
+        &self,
+        folder: &Path,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> std::io::Result<()> {
+        self.wait(&[folder]);
+        self.inner.list(folder, each)
+    }
+
+    fn find(&self, path: &Path) -> std::io::Result<Metadata> {
+        self.inner.find(path)
+    }
+
+    fn reopen(&self, path: &Path, stamp: u64) -> Result<Handle, Fault> {
+        Ok(self.wrap(path, self.inner.reopen(path, stamp)?))
+    }
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
-        if self.is_meant(location) {
-            std::thread::sleep(self.latency);
-        }
+        self.wait(&[location.root, location.path]);
         self.inner.read(location, room)
     }
 
@@ -133,17 +259,19 @@ impl Store for Delayed {
     }
 
     fn hint(&self, location: &Location<'_>) -> Hint {
-        match self.is_meant(location) {
+        match self.is_meant(&[location.root, location.path]) {
             true => Hint::Unused,
             false => self.inner.hint(location),
         }
+    }
+
+    fn sidecar(&self, path: &Path, ending: &str, place: Sidecar) -> Option<PathBuf> {
+        self.inner.sidecar(path, ending, place)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::sample::Grown;
     use crate::store::Local;

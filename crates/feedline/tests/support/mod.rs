@@ -1,5 +1,5 @@
 //! What several test files need: small data sets, and a look at every row of a batch.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unused_imports, unused_macros, clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -94,3 +94,26 @@ pub fn rows(batch: &Batch) -> Vec<u64> {
         })
         .collect()
 }
+
+/// The methods of a store that differs from the files of this machine in its reads alone.
+macro_rules! over_local {
+    () => {
+        fn open(&self, path: &std::path::Path) -> std::io::Result<feedline::store::Handle> {
+            feedline::store::Local.open(path)
+        }
+
+        fn list(
+            &self,
+            folder: &std::path::Path,
+            each: &mut dyn FnMut(feedline::store::Entry) -> std::ops::ControlFlow<()>,
+        ) -> std::io::Result<()> {
+            feedline::store::Local.list(folder, each)
+        }
+
+        fn find(&self, path: &std::path::Path) -> std::io::Result<feedline::store::Metadata> {
+            feedline::store::Local.find(path)
+        }
+    };
+}
+
+pub(crate) use over_local;

@@ -1,6 +1,7 @@
 //! Opens a file as a loader would and reads some of it, for those who damage files.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use feedline::Fault;
 use feedline::engine::opening;
@@ -31,8 +32,8 @@ impl Room for Taken {
 pub fn read(format: SourceFormat, path: &Path) -> usize {
     let kind = SourceKind::Format { format, path: path.to_owned(), fields: Vec::new() };
     let spec = Spec { memory: Some(MEMORY), ..Spec::default() };
-    let Ok(source) = source::open(&kind, &opening(&spec)) else { return 0 };
-    let store = Files::default();
+    let store: Arc<dyn Store> = Arc::new(Files::default());
+    let Ok(source) = source::open(&kind, &opening(&spec, &store)) else { return 0 };
     let mut room = Taken::default();
     let mut values = 0;
     let len = source.len();

@@ -1,7 +1,8 @@
 //! What is handed over again: the same batches of a loader, bytes from memory, rows, batches.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,7 +12,7 @@ use crate::engine::plan::Plan;
 use crate::engine::recorded::Recorded;
 use crate::error::{Fault, Result};
 use crate::sample::{Grown, Location, Room};
-use crate::store::{Hint, Store};
+use crate::store::{Entry, Handle, Hint, Metadata, Sidecar, Store};
 use crate::tune::Feed;
 
 /// A loader that makes the same batches again and again: an epoch is a stretch of one of its own.
@@ -101,6 +102,30 @@ impl Remembering {
 }
 
 impl Store for Remembering {
+    fn open(&self, path: &Path) -> std::io::Result<Handle> {
+        self.inner.open(path)
+    }
+
+    fn list(
+        &self,
+        folder: &Path,
+        each: &mut dyn FnMut(Entry) -> ControlFlow<()>,
+    ) -> std::io::Result<()> {
+        self.inner.list(folder, each)
+    }
+
+    fn find(&self, path: &Path) -> std::io::Result<Metadata> {
+        self.inner.find(path)
+    }
+
+    fn reopen(&self, path: &Path, stamp: u64) -> Result<Handle, Fault> {
+        self.inner.reopen(path, stamp)
+    }
+
+    fn sidecar(&self, path: &Path, ending: &str, place: Sidecar) -> Option<PathBuf> {
+        self.inner.sidecar(path, ending, place)
+    }
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
         let part = (location.root.to_owned(), location.path.to_owned(), location.range);
         let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner).get(&part).cloned();

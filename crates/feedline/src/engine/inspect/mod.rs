@@ -39,6 +39,7 @@ const TRIAL: Duration = Duration::from_secs(1);
 
 /// A data set that can be looked at: all samples of a spec's sources.
 pub struct Inspect {
+    store: Arc<dyn Store>,
     sources: Vec<Arc<dyn Source>>,
     decode: DecodeOptions,
     workers: usize,
@@ -158,8 +159,10 @@ impl Inspect {
     /// Opens the sources. Of the rest of the spec, `decode` and `num_workers` count.
     pub fn open(spec: &Spec) -> Result<Inspect> {
         spec.check()?;
+        let store: Arc<dyn Store> = Arc::new(Local);
         Ok(Inspect {
-            sources: open_sources(spec, Vec::new())?,
+            sources: open_sources(spec, &store, Vec::new())?,
+            store,
             decode: decode_options(spec),
             workers: match spec.num_workers {
                 Workers::Auto => tune::cores(),
@@ -279,7 +282,7 @@ impl Inspect {
             source += 1;
         }
         let looked = match self.sources[source].value(index, field) {
-            Ok(Value::File(location)) => match Local.size(&location) {
+            Ok(Value::File(location)) => match self.store.size(&location) {
                 Ok(size) => {
                     found.sizes.push(size);
                     if chosen { self.header(&location, size).map(Some) } else { Ok(None) }
@@ -339,7 +342,7 @@ impl Inspect {
         let mut bytes = Bytes(Vec::new());
         let mut read = |length: u64| {
             let part = Location { range: Some((start, length)), ..*location };
-            Local.read(&part, &mut bytes).map_err(|fault| (Stage::Read, fault))?;
+            self.store.read(&part, &mut bytes).map_err(|fault| (Stage::Read, fault))?;
             self.probe(&bytes.0, name.and_then(Format::from_extension))
         };
         match read(size.min(FIRST_PART)) {
@@ -390,7 +393,7 @@ impl Inspect {
             matches!(source.value(0, field), Ok(Value::File(Location { range: None, .. })))
         });
         if let Some(path) = self.spec.sources[number].kind.path().filter(|_| !alone) {
-            if let Ok(Some(packed)) = Catalog::read(path) {
+            if let Ok(Some(packed)) = Catalog::read_in(&*self.store, path) {
                 format = Some(packed.kind.name().to_owned());
                 let compression = match packed.job["options"]["compression"].as_str() {
                     // What it is packed with where nothing is said.
@@ -406,7 +409,7 @@ impl Inspect {
                     samples: Some(shard.samples),
                 }));
             } else if let Some((found, paths)) =
-                source::files_of(&self.spec.sources[number].kind, &opening(&self.spec))
+                source::files_of(&self.spec.sources[number].kind, &opening(&self.spec, &self.store))
             {
                 let compression = paths.first().and_then(|path| compression_of(path));
                 let compression = compression.map_or(String::new(), |name| format!(", {name}"));

@@ -13,7 +13,6 @@ use crate::pack::jpeg::Encoder;
 use crate::pack::recut::Recutter;
 use crate::sample;
 use crate::spec::read::show_bytes;
-use crate::store::Store;
 use crate::transform::{Chain, ImageShape};
 
 /// What was made of a sample.
@@ -215,7 +214,7 @@ impl<'a> Converter<'a> {
 
     /// Reads the sample, and its image's header. An image that need not be decoded may have none.
     fn read(&mut self, sample: u64) -> Result<Option<Header>, Trouble> {
-        let from = (&*self.pack.source, &self.pack.store as &dyn Store);
+        let from = (&*self.pack.source, &*self.pack.store);
         let limit = self.pack.largest / 4;
         if self.pack.options.to.is_some() {
             let read = self.rest.read(from, sample, self.pack.image, limit);

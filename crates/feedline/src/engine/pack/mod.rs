@@ -37,7 +37,7 @@ use crate::pack::raw;
 use crate::sample::{DType, Field, FieldKind, Value};
 use crate::source::{self, Source};
 use crate::spec::{OpSpec, SourceKind, Spec, Subset, Workers};
-use crate::store::Files as OpenFiles;
+use crate::store::{self, Store};
 use crate::transform::{Chain, ImageShape};
 use crate::tune;
 
@@ -72,7 +72,7 @@ pub struct Pack {
     kind: SourceKind,
     path: PathBuf,
     source: Arc<dyn Source>,
-    store: OpenFiles,
+    store: Arc<dyn Store>,
     /// The field with encoded images.
     image: Option<usize>,
     options: PackOptions,
@@ -102,7 +102,8 @@ impl Pack {
         // What blocks of the source may take decides the order, so it is the same everywhere.
         let blocks = options.memory.unwrap_or(DEFAULT_MEMORY);
         let spec = Spec { decode, memory: Some(blocks), ..Spec::default() };
-        let source = source::open(&kind, &opening(&spec))?;
+        let store: Arc<dyn Store> = Arc::new(store::Files::default());
+        let source = source::open(&kind, &opening(&spec, &store))?;
         let Some(path) = kind.path() else {
             return Err(Error::Source {
                 what: source.name(),
@@ -143,7 +144,7 @@ impl Pack {
             memory,
             largest: blocks / 2,
             source,
-            store: OpenFiles::default(),
+            store,
             options,
         })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Array, Column, Element, Files, MOST_ARRAYS, Rows, Store};
+use super::{Array, ArrayGroup, Column, Element, Files, MOST_ARRAYS, Rows};
 use crate::error::{Error, Result};
 use crate::sample::{Field, FieldKind, Grown};
 use crate::source::{BlockCache, Opening, Source};
@@ -63,7 +63,7 @@ fn one_length(arrays: Vec<Array>) -> std::result::Result<Vec<Array>, String> {
 }
 
 /// The arrays of a store that are wanted, in their order.
-fn chosen(store: Store, choices: &[FieldChoice]) -> Result<Vec<Array>> {
+fn chosen(store: ArrayGroup, choices: &[FieldChoice]) -> Result<Vec<Array>> {
     let problem = |problem: String| Error::Source { what: store.what.clone(), problem };
     if choices.is_empty() {
         let refused = &store.refused;
@@ -140,7 +140,7 @@ impl Rows {
         format: &'static str,
         what: String,
         files: Arc<Files>,
-        stores: Vec<Store>,
+        stores: Vec<ArrayGroup>,
         choices: &[FieldChoice],
         with: &Opening<'_>,
     ) -> Result<Rows> {

@@ -107,6 +107,24 @@ impl Grid {
         Ok(out)
     }
 
+    /// Calls `each` with the place of every chunk of a block.
+    pub(in crate::source) fn chunks_of(&self, block: u64, mut each: impl FnMut(&[u64])) {
+        let counts: Vec<u64> = self.counts().collect();
+        let chunks = counts[1..].iter().fold(1, |all: u64, count| all.saturating_mul(*count));
+        let mut place = vec![0; counts.len()];
+        place[0] = block;
+        for _ in 0..chunks.min(MOST_CHUNKS) {
+            each(&place);
+            for axis in (1..place.len()).rev() {
+                place[axis] += 1;
+                if place[axis] < counts[axis] {
+                    break;
+                }
+                place[axis] = 0;
+            }
+        }
+    }
+
     /// Copies what is inside the array of a chunk into the block's rows.
     fn paste(&self, chunk: &[u8], place: &[u64], out: &mut [u8]) {
         let axes = self.shape.len();

@@ -20,10 +20,10 @@ pub(super) use grid::{Grid, filled};
 pub(super) use spread::{join, spread};
 pub(super) use unpack::{grown, unshuffle, zlib, zstd};
 
-use super::{BlockCache, Blocks, Source};
+use super::{BlockCache, Blocks, Needs, Source};
 use crate::buffer;
 use crate::error::{Error, Fault, Result};
-use crate::sample::{Field, FieldKind, Location, Room, Value};
+use crate::sample::{Field, FieldKind, Room, Value};
 
 /// A block may always be so large, however few bytes it is made of.
 const MODEST_BLOCK: u64 = 64 << 20;
@@ -50,6 +50,9 @@ pub(super) const MOST_AXES: usize = 64;
 pub(super) trait Maker: Send + Sync {
     /// The rows of block `block`, one after the other: `bytes` of them.
     fn make(&self, block: u64, bytes: u64) -> Result<Vec<u8>, Fault>;
+
+    /// Calls `each` with the parts of files that [`Maker::make`] reads for a block.
+    fn needs(&self, _block: u64, _each: &mut Needs<'_>) {}
 
     /// Bytes that it keeps in memory as long as it lives.
     fn held(&self) -> u64 {
@@ -200,7 +203,7 @@ impl Array {
 }
 
 /// The arrays of one file or folder.
-pub(super) struct Store {
+pub(super) struct ArrayGroup {
     /// What it is called in messages.
     pub what: String,
     /// What was found in it.
@@ -447,9 +450,7 @@ impl Rows {
     }
 
     fn location(&self, file: u32, offset: u64, length: u64) -> Value<'_> {
-        let path = self.files.path(file);
-        let (range, stamp) = (Some((offset, length)), self.files.stamp(file));
-        Value::File(Location { root: Path::new(""), path, range, stamp })
+        Value::File(self.files.location(file, (offset, length)))
     }
 }
 
@@ -505,6 +506,31 @@ impl Source for Rows {
         let mut stored = buffer::zeroed(bytes)?;
         self.span(array, row, &mut stored)?;
         array.element.convert(&stored, room)
+    }
+
+    fn needs(&self, index: u64, field: usize, each: &mut Needs<'_>) {
+        match self.value(index, field) {
+            Ok(Value::Made) => {}
+            Ok(value) => return value.location().iter().for_each(each),
+            Err(_) => return,
+        }
+        let Ok((array, row)) = self.array(index, field) else { return };
+        let (first, rows) = match &array.spread {
+            Some(spread) => self.stretch(array, spread, row).unwrap_or_default(),
+            None => (row, 1),
+        };
+        match &array.data {
+            Data::Made { each: rows_of_block, maker } if rows > 0 && *rows_of_block > 0 => {
+                let last = (first + rows - 1) / rows_of_block;
+                (first / rows_of_block..=last).for_each(|block| maker.needs(block, each));
+            }
+            _ => {
+                if let Some((file, offset)) = self.place(array, first) {
+                    let value = self.location(file, offset, rows.saturating_mul(array.stride));
+                    value.location().iter().for_each(each);
+                }
+            }
+        }
     }
 
     fn blocks(&self) -> Option<&Blocks> {

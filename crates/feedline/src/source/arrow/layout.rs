@@ -1,13 +1,11 @@
 //! Where the parts of a record batch lie, by the rules of Arrow's columnar format.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use arrow_schema::{DataType, Field, UnionMode};
 
 use super::super::table::MISSING;
 use crate::buffer;
 use crate::error::Fault;
+use crate::store::Object;
 
 /// Types may lie in each other so many times.
 const DEEPEST: usize = 64;
@@ -117,7 +115,7 @@ pub(super) struct Noted {
 
 /// A walk over one column of one batch.
 pub(super) struct Walk<'a> {
-    pub file: &'a File,
+    pub file: &'a dyn Object,
     pub layout: &'a Layout,
     pub at: Cursor,
 }

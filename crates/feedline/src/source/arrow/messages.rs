@@ -1,7 +1,5 @@
 //! The messages of an Arrow file or stream: its schema, dictionaries and record batches.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,9 +8,9 @@ use arrow_schema::{DataType, SchemaRef};
 
 use super::layout::{Cursor, Layout, corrupt};
 use crate::buffer;
-use crate::catalog;
 use crate::error::Fault;
 use crate::spec::read::show_bytes;
+use crate::store::{Handle, Object, Store};
 
 /// What an IPC file begins and ends with; a stream has neither.
 pub(super) const MAGIC: &[u8; 6] = b"ARROW1";
@@ -38,7 +36,7 @@ pub(super) struct Message {
 
 impl Message {
     /// What it says.
-    pub(super) fn read(&self, file: &File) -> Result<Vec<u8>, Fault> {
+    pub(super) fn read(&self, file: &dyn Object) -> Result<Vec<u8>, Fault> {
         let mut bytes = buffer::zeroed(self.length)?;
         file.read_exact_at(&mut bytes, self.begin)?;
         Ok(bytes)
@@ -109,6 +107,7 @@ impl Batch {
 
 /// A file of record batches.
 pub(super) struct ArrowFile {
+    store: Arc<dyn Store>,
     pub path: PathBuf,
     pub rows: u64,
     pub schema: SchemaRef,
@@ -124,9 +123,9 @@ pub(super) struct ArrowFile {
 
 impl ArrowFile {
     /// Reads what all messages say, if that takes no more than `room` bytes.
-    pub(super) fn open(path: &Path, room: u64) -> Result<ArrowFile, Fault> {
-        let file = catalog::open(path)?;
-        let length = file.metadata()?.len();
+    pub(super) fn open(store: &Arc<dyn Store>, path: &Path, room: u64) -> Result<ArrowFile, Fault> {
+        let file = store.open(path)?;
+        let length = file.len();
         let mut all = ArrowFile {
             path: path.to_owned(),
             rows: 0,
@@ -135,7 +134,8 @@ impl ArrowFile {
             batches: Vec::new(),
             dictionaries: Vec::new(),
             length,
-            stamp: catalog::stamp(&file)?,
+            stamp: file.stamp(),
+            store: store.clone(),
             held: 0,
             room,
         };
@@ -144,23 +144,23 @@ impl ArrowFile {
             file.read_exact_at(&mut head, 0)?;
         }
         match &head == MAGIC {
-            true => all.read_file(&file)?,
+            true => all.read_file(&*file)?,
             false if &head[..4] == b"FEA1" => {
                 let problem = "is Feather's first version: write it anew with pyarrow.feather";
                 return Err(Fault::Unsupported(problem.to_owned()));
             }
-            false => all.read_stream(&file)?,
+            false => all.read_stream(&*file)?,
         }
         Ok(all)
     }
 
     /// The file, if it is still what it was.
-    pub(super) fn reopen(&self) -> Result<File, Fault> {
-        catalog::reopen(&self.path, self.stamp)
+    pub(super) fn reopen(&self) -> Result<Handle, Fault> {
+        self.store.reopen(&self.path, self.stamp)
     }
 
     /// The message at a place; `None` at the end of a stream.
-    fn message(&self, file: &File, at: u64) -> Result<Option<(Message, Vec<u8>)>, Fault> {
+    fn message(&self, file: &dyn Object, at: u64) -> Result<Option<(Message, Vec<u8>)>, Fault> {
         let mut head = [0; 8];
         if at == self.length {
             return Ok(None);
@@ -190,7 +190,7 @@ impl ArrowFile {
         Ok(Some((message, bytes)))
     }
 
-    fn read_stream(&mut self, file: &File) -> Result<(), Fault> {
+    fn read_stream(&mut self, file: &dyn Object) -> Result<(), Fault> {
         let mut at = 0;
         let mut begun = false;
         while let Some((message, bytes)) = self.message(file, at)? {
@@ -216,7 +216,7 @@ impl ArrowFile {
         }
     }
 
-    fn read_file(&mut self, file: &File) -> Result<(), Fault> {
+    fn read_file(&mut self, file: &dyn Object) -> Result<(), Fault> {
         let mut tail = [0; 10];
         if self.length < 20 {
             return Err(corrupt("is too short for an Arrow file"));

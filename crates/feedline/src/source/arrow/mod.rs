@@ -7,8 +7,6 @@ mod layout;
 mod messages;
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,16 +16,16 @@ use arrow_ipc::reader::{RecordBatchDecoder, read_dictionary};
 use arrow_schema::{DataType, SchemaRef};
 use memmap2::MmapMut;
 
-use super::Opening;
 use super::columns::Sort;
 use super::parquet::guard;
 use super::table::{Files, Places, Table, Unit, take_places};
+use super::{Opening, kind_of};
 use crate::buffer;
-use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::DType;
 use crate::spec::FieldChoice;
 use crate::spec::read::show_bytes;
+use crate::store::{EntryKind, Object, Reader, Store};
 use layout::{Noted, Walk, corrupt};
 use messages::{ArrowFile, Message};
 
@@ -40,17 +38,20 @@ const SMALL_BODY: u64 = 1 << 20;
 
 /// Opens Arrow files and streams.
 pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Table> {
-    let paths = match saved(what) {
+    let paths = match saved(what, &**with.store)? {
         Some(paths) => paths.into_iter().map(super::shards::fixed).collect(),
-        None => super::shards::expand(what, &[".arrow", ".feather", ".ipc", ".arrows"])?,
+        None => {
+            super::shards::expand(what, &[".arrow", ".feather", ".ipc", ".arrows"], &**with.store)?
+        }
     };
     let mut files = Vec::new();
     let mut room = with.memory.max(LEAST_ROOM);
     for path in paths {
-        let file = guard("arrow", || ArrowFile::open(&path, room)).map_err(|fault| {
-            let (what, problem) = (path.display().to_string(), fault.to_string());
-            Error::Source { what, problem }
-        })?;
+        let file =
+            guard("arrow", || ArrowFile::open(with.store, &path, room)).map_err(|fault| {
+                let (what, problem) = (path.display().to_string(), fault.to_string());
+                Error::Source { what, problem }
+            })?;
         room = room.saturating_sub(file.held);
         files.push(file);
     }
@@ -59,18 +60,29 @@ pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> R
 }
 
 /// The files of a folder that Hugging Face's `datasets` saved, as its state lists them.
-fn saved(folder: &Path) -> Option<Vec<PathBuf>> {
+fn saved(folder: &Path, store: &dyn Store) -> Result<Option<Vec<PathBuf>>> {
     use std::io::Read;
     let mut text = String::new();
-    let file = catalog::open(&folder.join("state.json")).ok()?;
-    file.take(64 << 20).read_to_string(&mut text).ok()?;
-    let state: serde_json::Value = serde_json::from_str(&text).ok()?;
-    let files = state["_data_files"].as_array()?.iter();
+    let path = folder.join("state.json");
+    if kind_of(&path, store)? != Some(EntryKind::File) {
+        return Ok(None);
+    }
+    let read = store
+        .open(&path)
+        .and_then(|file| Reader::new(file).take(64 << 20).read_to_string(&mut text));
+    match read {
+        Err(source) if source.kind() != std::io::ErrorKind::InvalidData => {
+            return Err(Error::Io { what: "cannot read", path, source });
+        }
+        _ => {}
+    }
+    let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let Some(files) = state["_data_files"].as_array() else { return Ok(None) };
     // Names without folders: the list must not lead elsewhere.
     let name = |file: &serde_json::Value| {
         Some(folder.join(Path::new(file["filename"].as_str()?).file_name()?))
     };
-    files.map(name).collect()
+    Ok(files.iter().map(name).collect())
 }
 
 fn failed(error: arrow_schema::ArrowError) -> Fault {
@@ -144,12 +156,12 @@ impl Arrow {
         let all = guard("arrow", || {
             let mut all = HashMap::clone(&before);
             for message in &file.dictionaries[from..count] {
-                let bytes = message.read(&opened)?;
+                let bytes = message.read(&*opened)?;
                 let dictionary = messages::parse(&bytes)?.header_as_dictionary_batch();
                 let dictionary = dictionary.ok_or_else(|| corrupt("a dictionary is missing"))?;
                 let layout = message.layout(dictionary.data())?;
                 let compressed = dictionary.data().is_some_and(|data| data.compression().is_some());
-                let need = sizes(&opened, &layout.buffers, compressed)?.saturating_add(held(&all));
+                let need = sizes(&*opened, &layout.buffers, compressed)?.saturating_add(held(&all));
                 if need > most {
                     return Err(Fault::TooLarge(format!(
                         "has dictionaries of {}, of which {} may be held: give more memory",
@@ -157,7 +169,7 @@ impl Arrow {
                         show_bytes(most)
                     )));
                 }
-                let body = body(&opened, message, &layout.buffers)?;
+                let body = body(&*opened, message, &layout.buffers)?;
                 let version = file.version;
                 read_dictionary(&body, dictionary, &file.schema, &mut all, &version)
                     .map_err(failed)?;
@@ -214,7 +226,7 @@ impl Arrow {
             }
             for batch in file.batches.iter().filter(|batch| batch.rows > 0) {
                 let at = batch.columns[column];
-                let mut walk = Walk { file: &opened, layout: &batch.layout, at };
+                let mut walk = Walk { file: &*opened, layout: &batch.layout, at };
                 if walk.note(data_type, batch.rows, &mut noted)?.is_none() {
                     return Ok(None);
                 }
@@ -233,7 +245,7 @@ impl Arrow {
 }
 
 /// What buffers take once they are unpacked.
-fn sizes(file: &File, buffers: &[(u64, u64)], compressed: bool) -> Result<u64, Fault> {
+fn sizes(file: &dyn Object, buffers: &[(u64, u64)], compressed: bool) -> Result<u64, Fault> {
     let size = |place: &(u64, u64)| match compressed {
         true => grown(file, *place),
         false => Ok(place.1),
@@ -242,7 +254,7 @@ fn sizes(file: &File, buffers: &[(u64, u64)], compressed: bool) -> Result<u64, F
 }
 
 /// What a compressed buffer becomes, if it can.
-fn grown(file: &File, (begin, length): (u64, u64)) -> Result<u64, Fault> {
+fn grown(file: &dyn Object, (begin, length): (u64, u64)) -> Result<u64, Fault> {
     if length == 0 {
         return Ok(0);
     }
@@ -261,7 +273,7 @@ fn grown(file: &File, (begin, length): (u64, u64)) -> Result<u64, Fault> {
 }
 
 /// A message's body of which only these buffers were read; the rest is zero and takes no memory.
-fn body(file: &File, message: &Message, buffers: &[(u64, u64)]) -> Result<Buffer, Fault> {
+fn body(file: &dyn Object, message: &Message, buffers: &[(u64, u64)]) -> Result<Buffer, Fault> {
     let fill = |body: &mut [u8]| -> Result<(), Fault> {
         for (begin, length) in buffers {
             let from = (begin - message.body) as usize;
@@ -338,7 +350,7 @@ impl Files for Arrow {
             let batches = file.batches.iter().enumerate().filter(|(_, batch)| batch.rows > 0);
             let unit = |(group, batch): (usize, &messages::Batch)| {
                 let (first, rows) = (0, batch.rows);
-                let bytes = sizes(&opened, &batch.of_columns(columns), batch.compressed)?;
+                let bytes = sizes(&*opened, &batch.of_columns(columns), batch.compressed)?;
                 Ok(Unit { file: number, group, first, rows, bytes })
             };
             batches.map(unit).collect()
@@ -349,7 +361,12 @@ impl Files for Arrow {
     fn need(&self, unit: &Unit, columns: &[usize]) -> Result<u64, Fault> {
         let file = &self.files[unit.file];
         let batch = &file.batches[unit.group];
-        sizes(&file.reopen()?, &batch.of_columns(columns), batch.compressed)
+        sizes(&*file.reopen()?, &batch.of_columns(columns), batch.compressed)
+    }
+
+    fn needs(&self, unit: &Unit, columns: &[usize], each: &mut dyn FnMut(u64, u64)) {
+        let batch = &self.files[unit.file].batches[unit.group];
+        batch.of_columns(columns).iter().for_each(|(begin, length)| each(*begin, *length));
     }
 
     fn held(&self) -> u64 {
@@ -361,7 +378,7 @@ impl Files for Arrow {
         let batch = &file.batches[unit.group];
         let opened = file.reopen()?;
         let buffers = batch.of_columns(columns);
-        let need = sizes(&opened, &buffers, batch.compressed)?;
+        let need = sizes(&*opened, &buffers, batch.compressed)?;
         let needed = columns.iter().any(|c| has_dictionary(file.schema.field(*c).data_type()));
         let dictionaries = match needed {
             true => self.dictionaries(unit.file, batch.dictionaries, most.saturating_sub(need))?,
@@ -370,8 +387,8 @@ impl Files for Arrow {
         let mut sorted = columns.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        let bytes = batch.message.read(&opened)?;
-        let body = body(&opened, &batch.message, &buffers)?;
+        let bytes = batch.message.read(&*opened)?;
+        let body = body(&*opened, &batch.message, &buffers)?;
         let found = guard("arrow", || {
             let record = messages::parse(&bytes)?.header_as_record_batch();
             let record = record.ok_or_else(|| corrupt("a batch is missing"))?;

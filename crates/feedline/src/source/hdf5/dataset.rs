@@ -17,6 +17,7 @@ use super::heap::Heap;
 use crate::buffer;
 use crate::error::Fault;
 use crate::sample::{DType, FieldKind};
+use crate::source::Needs;
 use crate::source::array_rows::{
     Array, Data, Element, Files, Grid, Maker, check_block, elements, filled, number,
 };
@@ -478,6 +479,16 @@ impl Maker for Chunks {
             let size = self.grid.size as usize;
             filters::undo(&self.pipeline, entry.mask, stored, size, whole as usize).map(Some)
         })
+    }
+
+    fn needs(&self, block: u64, each: &mut Needs<'_>) {
+        self.grid.chunks_of(block, |place| {
+            let number = self.grid.number(place);
+            let found = self.entries.binary_search_by_key(&number, |entry| entry.number);
+            if let Ok(Entry { address, size, .. }) = found.map(|found| &self.entries[found]) {
+                each(&self.files.location(self.file, (address.saturating_add(self.base), *size)));
+            }
+        });
     }
 
     fn held(&self) -> u64 {

@@ -17,11 +17,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hdf5_reader::group::Group;
-use hdf5_reader::{BlockCacheStorage, ExternalLinkResolver, FileStorage, Hdf5File, OpenOptions};
+use hdf5_reader::{
+    BlockCacheStorage, ExternalLinkResolver, Hdf5File, OpenOptions, RangeRequestStorage,
+};
 
-use super::array_rows::{Files, MOST_ARRAYS, Rows, Store, join};
+use super::array_rows::{ArrayGroup, Files, MOST_ARRAYS, Rows, join};
 use super::{Opening, Source, shards};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::spec::FieldChoice;
 use dataset::Opened;
 
@@ -40,8 +42,8 @@ pub(super) fn open(
     choices: &[FieldChoice],
     with: &Opening<'_>,
 ) -> Result<Arc<dyn Source>> {
-    let paths = shards::expand(path, &[".h5", ".hdf5", ".hdf", ".he5"])?;
-    let mut files = Files::default();
+    let paths = shards::expand(path, &[".h5", ".hdf5", ".hdf", ".he5"], &**with.store)?;
+    let mut files = Files::new(with.store);
     for path in &paths {
         files.add(path)?;
     }
@@ -52,7 +54,7 @@ pub(super) fn open(
     for (number, path) in paths.iter().enumerate() {
         let what = path.display().to_string();
         let limits = (with.block_memory, &room);
-        let read = || store(&files, number as u32, path, limits, what.clone(), &mut makers);
+        let read = || store(&files, number as u32, limits, what.clone(), &mut makers);
         let store = catch_unwind(AssertUnwindSafe(read))
             .unwrap_or_else(|_| Err("is damaged in a way that cannot be told".to_owned()));
         stores.push(store.map_err(|problem| Error::Source { what, problem })?);
@@ -91,13 +93,19 @@ fn explain(error: hdf5_reader::error::Error) -> String {
 fn store(
     files: &Arc<Files>,
     number: u32,
-    path: &Path,
     (block_memory, room): (u64, &Cell<u64>),
     what: String,
     makers: &mut u64,
-) -> std::result::Result<Store, String> {
-    let opened = crate::catalog::open(path).map_err(|error| error.to_string())?;
-    let storage = FileStorage::from_file(opened).map_err(explain)?;
+) -> std::result::Result<ArrayGroup, String> {
+    let shared = files.clone();
+    let storage = RangeRequestStorage::new(files.bytes(number), move |offset, length| {
+        let mut bytes = vec![0; length];
+        shared.read(number, offset, &mut bytes).map_err(|fault| match fault {
+            Fault::Io(error) => error,
+            other => std::io::Error::other(other.to_string()),
+        })?;
+        Ok(bytes)
+    });
     let storage = Arc::new(BlockCacheStorage::with_defaults(Arc::new(storage)));
     let refuse = Arc::new(Refuse::default());
     let options = OpenOptions::default()
@@ -112,9 +120,13 @@ fn store(
         opened,
         seen: HashSet::new(),
         makers,
-        store: Store { what, arrays: Vec::new(), refused: Vec::new() },
+        store: ArrayGroup { what, arrays: Vec::new(), refused: Vec::new() },
     };
     walk.group(&root, "", 0)?;
+    // The library takes what it cannot read for what is not there.
+    if let Some(failure) = files.failure() {
+        return Err(failure.to_owned());
+    }
     let mut store = walk.store;
     let outside = refuse.0.lock().unwrap_or_else(PoisonError::into_inner);
     for name in outside.iter() {
@@ -134,7 +146,7 @@ struct Walk<'a> {
     seen: HashSet<u64>,
     /// Counts over all files: blocks in the cache are told apart by it.
     makers: &'a mut u64,
-    store: Store,
+    store: ArrayGroup,
 }
 
 impl Walk<'_> {

@@ -5,7 +5,7 @@ use hdf5_metno::{File, Result as Written};
 
 use super::*;
 use crate::sample::{DType, FieldKind};
-use crate::source::npy::tests::{Folder, OPENING, bytes};
+use crate::source::npy::tests::{Folder, bytes, opening};
 use crate::spec::FieldRole;
 
 /// Writes a file by HDF5's own library.
@@ -20,7 +20,7 @@ fn choice(column: &str, role: FieldRole) -> [FieldChoice; 1] {
 }
 
 fn refused(path: &Path, choices: &[FieldChoice]) -> String {
-    open(path, choices, &OPENING).err().unwrap().to_string()
+    open(path, choices, &opening()).err().unwrap().to_string()
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn many_files_keep_their_rows() {
             builder.create("x")?.write(&[number, -number])
         });
     }
-    let source = open(&folder.0, &[], &OPENING).unwrap();
+    let source = open(&folder.0, &[], &opening()).unwrap();
     for number in 0..260_i32 {
         let row = bytes(source.as_ref(), number as u64 * 2 + 1, 0).unwrap();
         assert_eq!(row, (-number).to_ne_bytes());
@@ -61,7 +61,7 @@ fn float16_and_bfloat16() {
         let values = [::half::f16::from_f32(1.5), ::half::f16::from_f32(2.0)];
         file.new_dataset::<::half::f16>().shape(2).create("x")?.write(&values)
     });
-    let kind = || open(&path, &[], &OPENING).map(|source| source.fields()[0].kind.clone());
+    let kind = || open(&path, &[], &opening()).map(|source| source.fields()[0].kind.clone());
     assert_eq!(kind().unwrap(), FieldKind::scalar(DType::F16));
     // The library writes no bfloat16 of its own: place and size of the parts, and the bias.
     let mut file = std::fs::read(&path).unwrap();
@@ -98,14 +98,14 @@ fn strings_may_be_bytes_unless_they_are_padded() {
     let at = heap + file[heap..].windows(2).position(|window| window == b"ab").unwrap();
     file[at] = 0xff;
     std::fs::write(&path, &file).unwrap();
-    let as_bytes = open(&path, &choice("free", FieldRole::Bytes), &OPENING).unwrap();
+    let as_bytes = open(&path, &choice("free", FieldRole::Bytes), &opening()).unwrap();
     assert_eq!(bytes(as_bytes.as_ref(), 0, 0).unwrap(), b"\xffb");
-    let as_text = open(&path, &choice("free", FieldRole::Text), &OPENING).unwrap();
+    let as_text = open(&path, &choice("free", FieldRole::Text), &opening()).unwrap();
     assert!(bytes(as_text.as_ref(), 0, 0).unwrap_err().to_string().contains("UTF-8"));
     for role in [FieldRole::Bytes, FieldRole::Image] {
         assert!(refused(&path, &choice("fixed", role)).contains("zeros at the end are lost"));
     }
-    let fixed = open(&path, &choice("fixed", FieldRole::Text), &OPENING).unwrap();
+    let fixed = open(&path, &choice("fixed", FieldRole::Text), &opening()).unwrap();
     assert_eq!(bytes(fixed.as_ref(), 0, 0).unwrap(), b"ab");
 }
 
@@ -126,6 +126,6 @@ fn arrays_of_almost_the_same_length_are_told() {
     assert!(told.contains("\"c\"") && told.contains("with fields"), "{told}");
     for other in [1, 10, 1000] {
         write([20, 20, other]);
-        assert_eq!(open(&path, &[], &OPENING).unwrap().fields().len(), 2);
+        assert_eq!(open(&path, &[], &opening()).unwrap().fields().len(), 2);
     }
 }

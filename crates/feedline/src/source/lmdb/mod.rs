@@ -17,9 +17,10 @@ use super::part::{ABSENT, Column, Content, Part};
 use super::spans::{Claim, Peek, Scanner, Spans};
 use super::tar::Member;
 use super::tfrecord::{Columns, is_example};
-use super::{Opening, shards, tar, tfrecord};
+use super::{Opening, is_folder, shards, tar, tfrecord};
 use crate::error::Result;
 use crate::spec::FieldChoice;
+use crate::store::Store;
 use tree::{Entries, Meta};
 
 /// The file in an environment's folder.
@@ -29,17 +30,18 @@ const FILE: &str = "data.mdb";
 const MOST_COLUMNS: usize = 64;
 
 /// The environment's file: `path` itself, or the one in that folder.
-pub(super) fn file_of(path: &Path) -> PathBuf {
-    if path.is_dir() { path.join(FILE) } else { path.to_owned() }
+fn file_of(path: &Path, store: &dyn Store) -> Result<PathBuf> {
+    Ok(if is_folder(path, store)? { path.join(FILE) } else { path.to_owned() })
 }
 
 /// Opens environments: one, or several that a pattern stands for.
 pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
-    let files = match shards::is_pattern(path) {
-        true => shards::expand(path, &[])?,
+    let files = match shards::is_pattern(path, &**with.store) {
+        true => shards::expand(path, &[], &**with.store)?,
         false => vec![path.to_owned()],
     };
-    let files = files.iter().map(|path| file_of(path)).collect();
+    let files =
+        files.iter().map(|path| file_of(path, &**with.store)).collect::<Result<Vec<_>>>()?;
     let scanner = Scanner {
         format: "lmdb",
         version: 1,

@@ -7,6 +7,7 @@ use super::Makers;
 use super::header::{Header, LARGEST};
 use crate::buffer;
 use crate::error::Fault;
+use crate::source::Needs;
 use crate::source::array_rows::{Array, Data, Files, Maker, check_block, elements};
 
 /// Bytes of a block of rows that are gathered from all over a file.
@@ -167,6 +168,12 @@ fn places(shape: &[usize]) -> impl Iterator<Item = u64> {
 }
 
 impl Maker for Gather {
+    fn needs(&self, _block: u64, each: &mut Needs<'_>) {
+        let Stored { file, offset, length, .. } = self.stored;
+        // In Fortran's order a block is spread over all of it.
+        each(&self.files.location(file, (offset, length)));
+    }
+
     fn make(&self, block: u64, bytes: u64) -> Result<Vec<u8>, Fault> {
         let start = self.header.bytes as u64;
         let whole = match self.stored.packed {

@@ -13,13 +13,15 @@ mod header;
 mod npz;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::array_rows::{Files, Rows, Store, join};
-use super::{Opening, Source, shards};
+use super::array_rows::{ArrayGroup, Files, Rows, join};
+use super::{Opening, Source, is_folder, shards};
 use crate::error::{Error, Result};
 use crate::spec::FieldChoice;
+use crate::store::Store;
 use array::{Stored, arrays, header_of};
 
 fn problem(path: &Path, problem: impl Into<String>) -> Error {
@@ -32,8 +34,8 @@ pub(super) fn open(
     choices: &[FieldChoice],
     with: &Opening<'_>,
 ) -> Result<Arc<dyn Source>> {
-    let groups = groups(path)?;
-    let mut files = Files::default();
+    let groups = groups(path, &**with.store)?;
+    let mut files = Files::new(with.store);
     for (_, path) in groups.iter().flatten() {
         files.add(path)?;
     }
@@ -60,7 +62,7 @@ pub(super) fn open(
             number += 1;
         }
         let arrays = join(found).map_err(|why| problem(path, why))?;
-        stores.push(Store { what, arrays, refused: Vec::new() });
+        stores.push(ArrayGroup { what, arrays, refused: Vec::new() });
     }
     let what = path.display().to_string();
     Ok(Arc::new(Rows::open("npy", what, files, stores, choices, with)?))
@@ -87,31 +89,37 @@ fn has_ending(path: &Path, ending: &str) -> bool {
 }
 
 /// The .npy and .npz files of a folder, sorted.
-fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
+fn files_in(folder: &Path, store: &dyn Store) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::Io { what: "cannot read", path: folder.to_owned(), source };
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
+    let outcome = store.list(folder, &mut |entry| {
+        let path = folder.join(entry.name);
         if has_ending(&path, "npy") || has_ending(&path, "npz") {
             found.push(path);
         }
-    }
+        ControlFlow::Continue(())
+    });
+    outcome.map_err(failed)?;
     found.sort();
     Ok(found)
 }
 
-fn groups(path: &Path) -> Result<Vec<Group>> {
-    if path.is_dir() {
-        let files = files_in(path)?;
+fn groups(path: &Path, store: &dyn Store) -> Result<Vec<Group>> {
+    if is_folder(path, store)? {
+        let files = files_in(path, store)?;
         if !files.is_empty() {
             return grouped(path, files);
         }
     }
-    let listed = shards::expand(path, &[".npy", ".npz"])?;
+    let listed = shards::expand(path, &[".npy", ".npz"], store)?;
     let mut groups = Vec::new();
-    if !listed.is_empty() && listed.iter().all(|each| each.is_dir()) {
+    let mut folders = !listed.is_empty();
+    for each in &listed {
+        folders = folders && is_folder(each, store)?;
+    }
+    if folders {
         for folder in listed {
-            groups.extend(grouped(&folder, files_in(&folder)?)?);
+            groups.extend(grouped(&folder, files_in(&folder, store)?)?);
         }
         return Ok(groups);
     }

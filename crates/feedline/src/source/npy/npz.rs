@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Makers;
 use super::array::{Stored, arrays, header_of};
 use crate::source::array_rows::{Array, Files, MOST_ARRAYS};
+use crate::store::Reader;
 
 /// The arrays of file number `file`.
 pub(super) fn arrays_of(
@@ -33,8 +34,8 @@ pub(super) fn arrays_of(
 
 /// The .npy members and where they lie.
 fn members(files: &Files, file: u32) -> Result<Vec<(String, Stored)>, String> {
-    let opened = crate::catalog::open(files.path(file)).map_err(|error| error.to_string())?;
-    let mut archive = zip::ZipArchive::new(std::io::BufReader::new(opened))
+    let opened = files.open(file).map_err(|fault| fault.to_string())?;
+    let mut archive = zip::ZipArchive::new(std::io::BufReader::new(Reader::new(opened)))
         .map_err(|error| format!("is not a .npz archive: {error}"))?;
     if archive.len() > MOST_ARRAYS {
         return Err(format!("has more than {MOST_ARRAYS} members"));

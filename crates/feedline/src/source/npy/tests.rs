@@ -2,11 +2,13 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::*;
 use crate::error::Fault;
 use crate::sample::{FieldKind, Grown, Value};
+use crate::store::Local;
 
 /// A folder that goes away.
 pub(in crate::source) struct Folder(pub PathBuf);
@@ -35,12 +37,21 @@ impl Drop for Folder {
     }
 }
 
-pub(in crate::source) const OPENING: Opening<'static> = Opening {
-    image_extensions: &[],
-    block_memory: 1 << 26,
-    memory: 1 << 30,
-    is_image: |bytes| bytes.starts_with(b"\xff\xd8"),
-};
+/// The files of this machine.
+pub(in crate::source) fn local() -> &'static Arc<dyn Store> {
+    static LOCAL: OnceLock<Arc<dyn Store>> = OnceLock::new();
+    LOCAL.get_or_init(|| Arc::new(Local))
+}
+
+pub(in crate::source) fn opening() -> Opening<'static> {
+    Opening {
+        store: local(),
+        image_extensions: &[],
+        block_memory: 1 << 26,
+        memory: 1 << 30,
+        is_image: |bytes| bytes.starts_with(b"\xff\xd8"),
+    }
+}
 
 /// The bytes of a field, wherever they are.
 pub(in crate::source) fn bytes(
@@ -50,14 +61,14 @@ pub(in crate::source) fn bytes(
 ) -> Result<Vec<u8>, Fault> {
     match source.value(index, field)? {
         Value::File(location) => {
-            let file = crate::catalog::open(&location.root.join(location.path))?;
+            let file = Local.open(&location.root.join(location.path))?;
             let (offset, length) = location.range.unwrap();
-            let size = file.metadata()?.len();
+            let size = file.len();
             if offset + length > size {
                 return Err(Fault::corrupt("test", "a range beyond the file"));
             }
             let mut out = vec![0; length as usize];
-            std::os::unix::fs::FileExt::read_exact_at(&file, &mut out, offset)?;
+            file.read_exact_at(&mut out, offset)?;
             Ok(out)
         }
         Value::Made => {
@@ -95,7 +106,7 @@ fn floats(numbers: impl IntoIterator<Item = u32>) -> Vec<u8> {
 }
 
 fn open_npy(path: &Path) -> Result<Arc<dyn Source>> {
-    open(path, &[], &OPENING)
+    open(path, &[], &opening())
 }
 
 fn names(source: &dyn Source) -> Vec<String> {

@@ -10,9 +10,7 @@ mod places;
 mod thrift;
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
 use std::io::BufReader;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,11 +31,11 @@ use super::Opening;
 use super::columns::Sort;
 use super::table::{Files, Places, Table, Unit, take_places};
 use crate::buffer;
-use crate::catalog;
 use crate::error::{Error, Fault, Result};
 use crate::sample::FieldKind;
 use crate::spec::FieldChoice;
 use crate::spec::read::show_bytes;
+use crate::store::{Handle, Object, Reader, Store};
 
 /// No footer of a sound file is larger.
 const LARGEST_FOOTER: u64 = 512 << 20;
@@ -52,17 +50,21 @@ const MOST_PAGES: usize = 1 << 18;
 
 /// Opens Parquet files.
 pub(super) fn open(what: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Table> {
-    let paths = super::shards::expand(what, &[".parquet", ".pq"])?;
+    let paths = super::shards::expand(what, &[".parquet", ".pq"], &**with.store)?;
     let mut room = with.memory.max(LEAST_ROOM);
     let mut files = Vec::new();
     for path in paths {
-        let file = ParquetFile::open(&path, &mut room).map_err(|fault| Error::Source {
-            what: path.display().to_string(),
-            problem: fault.to_string(),
+        let file = ParquetFile::open(&**with.store, &path, &mut room).map_err(|fault| {
+            Error::Source { what: path.display().to_string(), problem: fault.to_string() }
         })?;
         files.push(file);
     }
-    Table::open(Box::new(Parquet { files, checked: Mutex::default() }), what, fields, with)
+    Table::open(
+        Box::new(Parquet { store: with.store.clone(), files, checked: Mutex::default() }),
+        what,
+        fields,
+        with,
+    )
 }
 
 /// Runs what may panic on damaged data.
@@ -90,22 +92,8 @@ fn arrow_failed(error: ArrowError) -> Fault {
 
 /// Reads at places, so that many threads may share a file.
 struct Chunks {
-    file: Arc<File>,
+    file: Handle,
     length: u64,
-}
-
-/// Reads on from a place.
-struct From {
-    file: Arc<File>,
-    at: u64,
-}
-
-impl std::io::Read for From {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.file.read_at(out, self.at)?;
-        self.at += read as u64;
-        Ok(read)
-    }
 }
 
 impl Length for Chunks {
@@ -115,10 +103,10 @@ impl Length for Chunks {
 }
 
 impl ChunkReader for Chunks {
-    type T = BufReader<From>;
+    type T = BufReader<Reader>;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
-        Ok(BufReader::with_capacity(1 << 10, From { file: self.file.clone(), at: start }))
+        Ok(BufReader::with_capacity(1 << 10, Reader::from(self.file.clone(), start)))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<bytes::Bytes> {
@@ -146,11 +134,10 @@ struct ParquetFile {
 
 impl ParquetFile {
     /// Reads the footer, if it takes no more than `room` bytes, of which it takes its part.
-    fn open(path: &Path, room: &mut u64) -> Result<ParquetFile, Fault> {
-        let file = catalog::open(path)?;
-        let length = file.metadata()?.len();
-        let stamp = catalog::stamp(&file)?;
-        let footer = read_footer(&file, length, room)?;
+    fn open(store: &dyn Store, path: &Path, room: &mut u64) -> Result<ParquetFile, Fault> {
+        let file = store.open(path)?;
+        let (length, stamp) = (file.len(), file.stamp());
+        let footer = read_footer(&*file, length, room)?;
         let (metadata, schema) = guard("parquet", || {
             let options = ParquetMetaDataOptions::new()
                 .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
@@ -184,7 +171,7 @@ impl ParquetFile {
     }
 }
 
-fn read_footer(file: &File, length: u64, room: &mut u64) -> Result<Vec<u8>, Fault> {
+fn read_footer(file: &dyn Object, length: u64, room: &mut u64) -> Result<Vec<u8>, Fault> {
     let corrupt = |reason: &str| Fault::corrupt("parquet", reason);
     if length < 12 {
         return Err(corrupt("is too short for a Parquet file"));
@@ -331,6 +318,7 @@ struct Checked {
 }
 
 struct Parquet {
+    store: Arc<dyn Store>,
     files: Vec<ParquetFile>,
     /// Column chunks whose pages were looked at.
     checked: Mutex<Checked>,
@@ -338,7 +326,11 @@ struct Parquet {
 
 impl Parquet {
     /// Looks at a chunk's pages once.
-    fn check(&self, opened: &File, key: (usize, usize, usize)) -> Result<Arc<pages::Facts>, Fault> {
+    fn check(
+        &self,
+        opened: &dyn Object,
+        key: (usize, usize, usize),
+    ) -> Result<Arc<pages::Facts>, Fault> {
         let lock = || self.checked.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().chunks.get(&key) {
             return Ok(known.clone());
@@ -360,7 +352,7 @@ impl Parquet {
     /// The leaves of columns of a unit's row group, with what their pages hold.
     fn facts(
         &self,
-        opened: &File,
+        opened: &dyn Object,
         unit: &Unit,
         columns: &[usize],
     ) -> Result<Vec<(usize, Arc<pages::Facts>)>, Fault> {
@@ -407,9 +399,8 @@ impl Files for Parquet {
         for _ in &asked {
             take_places(&file.path, file.rows, room)?;
         }
-        let found = places::find(file, &asked, *room).map_err(|fault| Error::Source {
-            what: file.path.display().to_string(),
-            problem: fault.to_string(),
+        let found = places::find(&*self.store, file, &asked, *room).map_err(|fault| {
+            Error::Source { what: file.path.display().to_string(), problem: fault.to_string() }
         })?;
         let place = |leaf: &Option<usize>| {
             let at = found.iter().position(|(each, _)| Some(*each) == *leaf);
@@ -453,9 +444,9 @@ impl Files for Parquet {
 
     fn need(&self, unit: &Unit, columns: &[usize]) -> Result<u64, Fault> {
         let file = &self.files[unit.file];
-        let opened = catalog::reopen(&file.path, file.stamp)?;
+        let opened = self.store.reopen(&file.path, file.stamp)?;
         let group = file.groups().row_group(unit.group);
-        let need = self.facts(&opened, unit, columns)?.into_iter().map(|(leaf, facts)| {
+        let need = self.facts(&*opened, unit, columns)?.into_iter().map(|(leaf, facts)| {
             let chunk = group.column(leaf);
             // Where rows are lists, which pages hold them is not known before they are decoded.
             let pages = match chunk.column_descr().max_rep_level() {
@@ -467,14 +458,24 @@ impl Files for Parquet {
         Ok(need.fold(0, u64::saturating_add))
     }
 
+    fn needs(&self, unit: &Unit, columns: &[usize], each: &mut dyn FnMut(u64, u64)) {
+        let file = &self.files[unit.file];
+        let group = file.groups().row_group(unit.group);
+        for leaf in columns.iter().flat_map(|column| file.leaves(*column)) {
+            // Compared with the file's length when it was opened.
+            let (begin, length) = group.column(leaf).byte_range();
+            each(begin, length);
+        }
+    }
+
     fn held(&self) -> u64 {
         self.files.iter().map(|file| file.groups().memory_size() as u64).sum()
     }
 
     fn decode(&self, unit: &Unit, columns: &[usize], most: u64) -> Result<Vec<ArrayRef>, Fault> {
         let file = &self.files[unit.file];
-        let opened = Arc::new(catalog::reopen(&file.path, file.stamp)?);
-        let facts = self.facts(&opened, unit, columns)?;
+        let opened = self.store.reopen(&file.path, file.stamp)?;
+        let facts = self.facts(&*opened, unit, columns)?;
         let mut step = unit.rows;
         for (_, facts) in facts.iter().filter(|(_, facts)| facts.grows) {
             step = step.min((CAREFUL.min(most) / facts.largest.max(1)).max(1));

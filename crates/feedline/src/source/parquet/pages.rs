@@ -1,9 +1,6 @@
 //! The pages of a column chunk: looked at before they are decoded, and the places of values that
 //! lie in them plainly.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use parquet::basic::{Compression, Type};
 use parquet::file::metadata::ColumnChunkMetaData;
 
@@ -11,6 +8,7 @@ use super::super::table::{MISSING, Places};
 use super::thrift::Page;
 use crate::buffer;
 use crate::error::Fault;
+use crate::store::Object;
 
 /// No page of a sound file is larger, decompressed.
 const LARGEST_PAGE: u64 = 1 << 30;
@@ -35,7 +33,7 @@ fn corrupt(reason: &str) -> Fault {
 
 /// A piece of a file that moves forward with what is asked for.
 struct Window<'a> {
-    file: &'a File,
+    file: &'a dyn Object,
     /// The file's length.
     length: u64,
     begin: u64,
@@ -140,7 +138,11 @@ impl Facts {
 }
 
 /// Looks at all pages of a chunk, so that no decoder is misled by them.
-pub(super) fn check(file: &File, length: u64, chunk: &ColumnChunkMetaData) -> Result<Facts, Fault> {
+pub(super) fn check(
+    file: &dyn Object,
+    length: u64,
+    chunk: &ColumnChunkMetaData,
+) -> Result<Facts, Fault> {
     let mut window = Window { file, length, begin: 0, bytes: Vec::new(), step: 256 };
     let mut facts = Facts { largest: 0, dictionary: 0, data: Vec::new(), grows: false };
     let codec = chunk.compression();
@@ -204,7 +206,7 @@ pub(super) fn unpacked(codec: Compression, bytes: u64) -> u64 {
 
 /// Reads on from a place up to another.
 struct Stored<'a> {
-    file: &'a File,
+    file: &'a dyn Object,
     at: u64,
     end: u64,
 }
@@ -264,7 +266,7 @@ fn check_room(bytes: u64, room: u64) -> Result<(), Fault> {
 
 /// Adds the places of a chunk's values; `false` if they do not lie in the file as they are.
 fn places(
-    file: &File,
+    file: &dyn Object,
     length: u64,
     chunk: &ColumnChunkMetaData,
     begins: &mut Vec<u64>,
@@ -471,7 +473,7 @@ fn unpack(bytes: &[u8], at: u64, bits: u32) -> u32 {
 
 /// The places of a whole column of a file of `rows` rows, if all of its values lie there plainly.
 pub(super) fn column(
-    file: &File,
+    file: &dyn Object,
     length: u64,
     rows: u64,
     chunks: &mut dyn Iterator<Item = &ColumnChunkMetaData>,

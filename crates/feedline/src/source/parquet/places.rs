@@ -1,7 +1,5 @@
 //! The places of plain values of a file: found once, and kept as an index beside it.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use parquet::basic::Type;
@@ -12,8 +10,8 @@ use super::super::names::Names;
 use super::super::part::{ABSENT, Column, Content, Part};
 use super::super::table::{MISSING, Places};
 use super::{ParquetFile, pages};
-use crate::catalog;
 use crate::error::Fault;
+use crate::store::{Object, Store};
 
 /// Leaves, and where their values lie.
 type LeafPlaces = Vec<(usize, Arc<Places>)>;
@@ -35,14 +33,20 @@ pub(super) fn is_plain(file: &ParquetFile, leaf: usize) -> bool {
 
 /// The places of the values of these leaves, as far as they lie plainly in the file. Whatever else
 /// is needed meanwhile takes no more than `room`.
-pub(super) fn find(file: &ParquetFile, leaves: &[usize], room: u64) -> Result<LeafPlaces, Fault> {
+pub(super) fn find(
+    store: &dyn Store,
+    file: &ParquetFile,
+    leaves: &[usize],
+    room: u64,
+) -> Result<LeafPlaces, Fault> {
     if leaves.is_empty() {
         return Ok(Vec::new());
     }
-    let opened = catalog::reopen(&file.path, file.stamp)?;
-    let identity = Identity::of(&opened, "parquet", VERSION)?;
+    let opened = store.reopen(&file.path, file.stamp)?;
+    let opened = &*opened;
+    let identity = Identity::of(opened, "parquet", VERSION)?;
     let indexed = file.length >= SMALLEST_INDEXED && identity.size() == file.length;
-    let known = indexed.then(|| load(file, &opened, &identity, leaves, room)).flatten();
+    let known = indexed.then(|| load(store, file, opened, &identity, leaves, room)).flatten();
     let (mut found, others) = known.unwrap_or_default();
     let before = found.len();
     for leaf in leaves {
@@ -50,14 +54,14 @@ pub(super) fn find(file: &ParquetFile, leaves: &[usize], room: u64) -> Result<Le
             continue;
         }
         let chunks = &mut file.chunks(*leaf);
-        if let Some(places) = pages::column(&opened, file.length, file.rows, chunks, room)? {
+        if let Some(places) = pages::column(opened, file.length, file.rows, chunks, room)? {
             found.push((*leaf, Arc::new(places)));
         }
     }
     // Not for what was written to meanwhile.
     let more = found.len() > before;
-    if more && indexed && Identity::of(&opened, "parquet", VERSION)? == identity {
-        save(file, &identity, &found, others);
+    if more && indexed && Identity::of(opened, "parquet", VERSION)? == identity {
+        save(store, file, &identity, &found, others);
     }
     Ok(found)
 }
@@ -66,7 +70,7 @@ pub(super) fn find(file: &ParquetFile, leaves: &[usize], room: u64) -> Result<Le
 const COMPARED: usize = 64;
 
 /// Whether values have their lengths before them, as far as some show.
-fn is_of(opened: &File, begins: &[u64], lengths: &[u32]) -> bool {
+fn is_of(opened: &dyn Object, begins: &[u64], lengths: &[u32]) -> bool {
     use std::hash::BuildHasher;
     let draws = std::hash::RandomState::new();
     let drawn = (0..COMPARED).map(|number| draws.hash_one(number) as usize % begins.len().max(1));
@@ -86,7 +90,7 @@ const WALKED: usize = 20_000;
 /// groups than [`WALKED`] are left to [`is_of`].
 fn is_of_group(
     file: &ParquetFile,
-    opened: &File,
+    opened: &dyn Object,
     leaf: usize,
     (begins, lengths): (&[u64], &[u32]),
     room: u64,
@@ -110,13 +114,14 @@ fn is_of_group(
 
 /// What the index knows of these leaves, and of others.
 fn load(
+    store: &dyn Store,
     file: &ParquetFile,
-    opened: &File,
+    opened: &dyn Object,
     identity: &Identity,
     leaves: &[usize],
     room: u64,
 ) -> Option<(LeafPlaces, Vec<Column>)> {
-    let scanned = index::load(&file.path, identity, room)?;
+    let scanned = index::load(store, &file.path, identity, room)?;
     let count = file.groups().file_metadata().schema_descr().num_columns();
     let (mut found, mut others) = (LeafPlaces::new(), Vec::new());
     for column in scanned.part.columns {
@@ -152,6 +157,7 @@ fn load(
 }
 
 fn save(
+    store: &dyn Store,
     file: &ParquetFile,
     identity: &Identity,
     found: &[(usize, Arc<Places>)],
@@ -173,5 +179,5 @@ fn save(
     let columns = found.iter().map(column).chain(others).collect();
     let part = Part { names, columns, classes: Vec::new() };
     let scanned = Scanned { part, compression: Compression::None, length: file.length };
-    index::save(&file.path, identity, &scanned);
+    index::save(store, &file.path, identity, &scanned);
 }

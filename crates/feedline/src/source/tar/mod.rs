@@ -40,7 +40,7 @@ pub(super) const JSON_NUMBER: &str = "json.";
 
 /// Opens shards.
 pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
-    let files = shards::expand(path, &ENDINGS)?;
+    let files = shards::expand(path, &ENDINGS, &**with.store)?;
     let scanner = Scanner {
         format: "tar",
         version: 1,

@@ -1,17 +1,20 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::catalog;
 use crate::error::Error;
 use crate::sample::{FieldKind, Room, Value};
 use crate::source::Source;
+use crate::source::npy::tests::local;
 
-const WITH: Opening<'static> = Opening {
-    image_extensions: &["jpg", "png"],
-    block_memory: 1 << 20,
-    memory: 1 << 30,
-    is_image: |bytes| bytes.starts_with(b"\xff\xd8"),
-};
+fn with() -> Opening<'static> {
+    Opening {
+        store: local(),
+        image_extensions: &["jpg", "png"],
+        block_memory: 1 << 20,
+        memory: 1 << 30,
+        is_image: |bytes| bytes.starts_with(b"\xff\xd8"),
+    }
+}
 
 struct Shelf(PathBuf);
 
@@ -29,7 +32,7 @@ impl Shelf {
     }
 
     fn try_open(&self, bytes: &[u8]) -> Result<Spans> {
-        open(&self.write("a.tar", bytes), &[], &WITH)
+        open(&self.write("a.tar", bytes), &[], &with())
     }
 }
 
@@ -122,10 +125,10 @@ fn samples_are_grouped_as_webdataset_does() {
     };
     let path = shelf.write("a.tar", &plain);
     let fields = [choice("x", "jpg;png;c.jpg"), choice("k", "json.k"), choice("f", "json.f")];
-    let source = open(&path, &fields, &WITH).unwrap();
+    let source = open(&path, &fields, &with()).unwrap();
     assert_eq!([0, 1, 2].map(|at| shown(&source, at, "x")), ["one", "two", ""]);
     assert_eq!((shown(&source, 2, "k"), shown(&source, 2, "f")), ("2".into(), "0.5".into()));
-    let Err(error) = open(&path, &[choice("x", "tsx")], &WITH) else { panic!("accepted") };
+    let Err(error) = open(&path, &[choice("x", "tsx")], &with()) else { panic!("accepted") };
     assert!(error.to_string().contains("has no \"tsx\", only c.jpg, cls"), "{error}");
 }
 
@@ -155,7 +158,7 @@ fn compressed_shards_are_the_same_in_blocks() {
         for end in (0..packed.len() - 1).step_by(11) {
             assert!(shelf.try_open(&packed[..end]).is_err(), "cut at {end}");
         }
-        let small = Opening { block_memory: 1000, ..WITH };
+        let small = Opening { block_memory: 1000, ..with() };
         let path = shelf.write("b.tar.gz", &packed);
         let Err(error) = open(&path, &[], &small) else { panic!("accepted") };
         assert!(error.to_string().contains("raise memory to 1 MB, or unpack it"), "{error}");
@@ -180,7 +183,7 @@ fn what_is_wrong_with_a_shard_is_said() {
     assert!(message(&pickle).contains("reading a pickle runs code"));
     let image = FieldChoice { name: "i".to_owned(), column: "jpg".to_owned(), role: None };
     let path = shelf.write("p.tar", &pickle);
-    assert_eq!(open(&path, &[image], &WITH).unwrap().fields().len(), 1);
+    assert_eq!(open(&path, &[image], &with()).unwrap().fields().len(), 1);
     let whole = archive(&[("a.jpg", &[1; 600]), ("a.cls", b"1")]);
     for end in (1..whole.len() - 1024).step_by(7) {
         match shelf.try_open(&whole[..end]) {
@@ -261,7 +264,7 @@ fn a_shard_that_was_replaced_is_not_read_at_the_old_places() {
         for field in 0..source.fields().len() {
             // The store compares the stamp.
             let outcome = match source.value(0, field).unwrap() {
-                Value::File(place) => catalog::reopen(place.path, place.stamp.unwrap()).map(|_| ()),
+                Value::File(place) => local().reopen(place.path, place.stamp.unwrap()).map(|_| ()),
                 _ => source.read(0, field, &mut Taken::default()),
             };
             let error = outcome.unwrap_err().to_string();
@@ -286,7 +289,7 @@ fn an_index_that_says_something_else_than_its_shard_is_made_anew() {
         .collect();
     let whole = archive(&files);
     let path = shelf.write("a.tar", &whole);
-    let open = || open(&path, &[], &WITH).unwrap();
+    let open = || open(&path, &[], &with()).unwrap();
     let right = |source: &Spans| {
         (0..50).all(|n| {
             let (text, number) = (&texts[n as usize], &numbers[n as usize]);
@@ -295,7 +298,7 @@ fn an_index_that_says_something_else_than_its_shard_is_made_anew() {
         })
     };
     assert!(right(&open()));
-    let identity = Identity::of(&std::fs::File::open(&path).unwrap(), "tar", 1).unwrap();
+    let identity = Identity::of(&*local().open(&path).unwrap(), "tar", 1).unwrap();
     let forged: [&dyn Fn(&mut super::super::index::Scanned); 4] = [
         // Another sample's bytes, a piece of a member, another label, another name.
         &|scanned| scanned.part.columns[0].places.swap(3, 4),
@@ -308,32 +311,32 @@ fn an_index_that_says_something_else_than_its_shard_is_made_anew() {
         },
     ];
     for forge in forged {
-        let mut scanned = index::load(&path, &identity, u64::MAX).unwrap();
+        let mut scanned = index::load(&**local(), &path, &identity, u64::MAX).unwrap();
         forge(&mut scanned);
-        index::save(&path, &identity, &scanned);
+        index::save(&**local(), &path, &identity, &scanned);
         let source = open();
         assert!(right(&source));
         assert!(source.origin(0).unwrap().ends_with("a.tar/a/000"));
-        let again = index::load(&path, &identity, u64::MAX).unwrap();
+        let again = index::load(&**local(), &path, &identity, u64::MAX).unwrap();
         assert_eq!(again.part.names.get(0), Path::new("a/000"), "it was made anew");
     }
     // Of a compressed shard places in another order than a scan's show at once.
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
     std::io::Write::write_all(&mut packed, &whole).unwrap();
     let path = shelf.write("b.tar.gz", &packed.finish().unwrap());
-    let open = || super::open(&path, &[], &WITH).unwrap();
+    let open = || super::open(&path, &[], &with()).unwrap();
     assert!(right(&open()) && right(&open()));
-    let identity = Identity::of(&std::fs::File::open(&path).unwrap(), "tar", 1).unwrap();
-    let mut scanned = index::load(&path, &identity, u64::MAX).unwrap();
+    let identity = Identity::of(&*local().open(&path).unwrap(), "tar", 1).unwrap();
+    let mut scanned = index::load(&**local(), &path, &identity, u64::MAX).unwrap();
     scanned.part.columns[0].places.swap(3, 4);
-    index::save(&path, &identity, &scanned);
+    index::save(&**local(), &path, &identity, &scanned);
     assert!(right(&open()));
-    let again = index::load(&path, &identity, u64::MAX).unwrap();
+    let again = index::load(&**local(), &path, &identity, u64::MAX).unwrap();
     assert!(again.part.columns[0].places[3] < again.part.columns[0].places[4], "it was made anew");
     // What a scan could have found shows when the shard is unpacked.
     scanned.part.columns[0].places.swap(3, 4);
     scanned.part.columns[1].values = Values::Int(vec![1; 50]);
-    index::save(&path, &identity, &scanned);
+    index::save(&**local(), &path, &identity, &scanned);
     let (source, mut room) = (open(), Taken::default());
     let field = source.fields().iter().position(|each| each.name == "txt").unwrap();
     let error = source.read(3, field, &mut room).unwrap_err().to_string();

@@ -20,7 +20,7 @@ use super::input::{Compression, Input};
 use super::names::Names;
 use super::part::{ABSENT, Column, Content, Part, Values};
 use super::spans::{Claim, Peek, Scanner, Spans, is_in_order};
-use super::{Opening, shards};
+use super::{Opening, is_folder, may_be_file, shards};
 use crate::error::Result;
 use crate::sample::DType;
 use crate::spec::FieldChoice;
@@ -58,15 +58,16 @@ fn length_of(head: &[u8; 12]) -> Option<u64> {
 
 /// Opens files.
 pub(super) fn open(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Spans> {
-    let files = if path.is_dir() {
-        let mut files = shards::list(path)?;
+    let store = &**with.store;
+    let files = if is_folder(path, store)? {
+        let mut files = shards::list(path, store)?;
         files.retain(|file| {
             let name = file.file_name().map(|name| name.as_bytes().to_ascii_lowercase());
-            name.is_some_and(|name| is_name(&name)) && file.is_file()
+            name.is_some_and(|name| is_name(&name)) && may_be_file(file, store)
         });
         files
     } else {
-        shards::expand(path, &[])?
+        shards::expand(path, &[], store)?
     };
     let scanner = Scanner {
         format: "tfrecord",

@@ -1,17 +1,16 @@
 //! Chunks of a Zarr array, each in a file or in a part of one.
 
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::codecs;
 use super::metadata::{Keys, Packing, Shard};
 use crate::buffer;
-use crate::catalog;
 use crate::error::Fault;
-use crate::sample::Room;
-use crate::source::BlockCache;
+use crate::sample::{Location, Room};
 use crate::source::array_rows::{Grid, Maker, Resolve, check_block, elements, largest_block};
+use crate::source::{BlockCache, Needs};
+use crate::store::{Handle, Store};
 
 /// Bytes of shard indexes that are kept.
 const INDEXES: u64 = 16 << 20;
@@ -22,6 +21,7 @@ const NOWHERE: u64 = u64::MAX;
 /// The chunks of an array.
 pub(super) struct Chunks {
     folder: PathBuf,
+    store: Arc<dyn Store>,
     grid: Grid,
     packing: Packing,
     keys: Keys,
@@ -36,14 +36,33 @@ fn corrupt(reason: impl Into<String>) -> Fault {
     Fault::corrupt("zarr", reason)
 }
 
+/// Where a chunk of a shard is.
+struct InShard {
+    /// The shard's place, and its number.
+    outer: Vec<u64>,
+    number: u64,
+    /// The chunk's number in it, of so many.
+    inner: u64,
+    count: Option<u64>,
+}
+
+/// Offset and length of a chunk, as a shard's index says.
+fn entry(index: &[u8], inner: u64) -> Option<(u64, u64)> {
+    let at = usize::try_from(inner).ok()?.checked_mul(16)?;
+    let (offset, bytes) = index.get(at..)?.get(..16)?.split_at(8);
+    Some((u64::from_le_bytes(offset.try_into().ok()?), u64::from_le_bytes(bytes.try_into().ok()?)))
+}
+
 impl Chunks {
     pub(super) fn new(
         folder: PathBuf,
+        store: Arc<dyn Store>,
         metadata: &super::metadata::Metadata,
         block_memory: u64,
     ) -> Chunks {
         Chunks {
             folder,
+            store,
             grid: metadata.grid.clone(),
             packing: metadata.packing.clone(),
             keys: metadata.keys.clone(),
@@ -54,21 +73,30 @@ impl Chunks {
         }
     }
 
-    /// The file of a chunk and its length; `None` if it was never written.
-    fn file(&self, place: &[u64]) -> Result<Option<(std::fs::File, u64)>, Fault> {
-        match catalog::open(&self.folder.join(self.keys.name(place))) {
-            Ok(file) => {
-                let length = file.metadata()?.len();
-                Ok(Some((file, length)))
-            }
+    /// The file of a chunk; `None` if it was never written.
+    fn file(&self, place: &[u64]) -> Result<Option<Handle>, Fault> {
+        match self.store.open(&self.folder.join(self.keys.name(place))) {
+            Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
+    fn in_shard(&self, shard: &Shard, place: &[u64]) -> InShard {
+        let per: Vec<u64> =
+            shard.shape.iter().zip(&self.grid.chunk).map(|(outer, inner)| outer / inner).collect();
+        let outer: Vec<u64> = place.iter().zip(&per).map(|(at, per)| at / per).collect();
+        let inner = place.iter().zip(&per).fold(0u64, |number, (at, per)| number * per + at % per);
+        let counts =
+            self.grid.shape.iter().zip(&shard.shape).map(|(axis, outer)| axis.div_ceil(*outer));
+        let number = counts.zip(&outer).fold(0u64, |number, (count, at)| number * count + at);
+        let count = per.iter().try_fold(1u64, |count, per| count.checked_mul(*per));
+        InShard { outer, number, inner, count }
+    }
+
     /// The stored bytes of a chunk; `None` if it was never written.
     fn stored(&self, place: &[u64]) -> Result<Option<Vec<u8>>, Fault> {
-        let read = |file: std::fs::File, offset: u64, length: u64| {
+        let read = |file: Handle, offset: u64, length: u64| {
             if length > self.block_memory {
                 return Err(Fault::TooLarge(format!(
                     "a chunk has {length} bytes, {} are allowed",
@@ -81,26 +109,22 @@ impl Chunks {
         };
         let Some(shard) = &self.shard else {
             return match self.file(place)? {
-                Some((file, length)) => read(file, 0, length),
+                Some(file) => {
+                    let length = file.len();
+                    read(file, 0, length)
+                }
                 None => Ok(None),
             };
         };
-        // A shard's place, and the chunk's in it.
-        let per: Vec<u64> =
-            shard.shape.iter().zip(&self.grid.chunk).map(|(outer, inner)| outer / inner).collect();
-        let outer: Vec<u64> = place.iter().zip(&per).map(|(at, per)| at / per).collect();
-        let inner = place.iter().zip(&per).fold(0u64, |number, (at, per)| number * per + at % per);
-        let Some((file, length)) = self.file(&outer)? else { return Ok(None) };
-        let count = per.iter().try_fold(1u64, |count, per| count.checked_mul(*per));
+        let InShard { outer, number, inner, count } = self.in_shard(shard, place);
+        let Some(file) = self.file(&outer)? else { return Ok(None) };
+        let length = file.len();
         let count = count.ok_or_else(|| corrupt("a shard has too many chunks"))?;
         let index_bytes = count
             .checked_mul(16)
             .and_then(|bytes| bytes.checked_add(if shard.checked { 4 } else { 0 }))
             .filter(|bytes| *bytes <= length)
             .ok_or_else(|| corrupt("a shard is shorter than its index"))?;
-        let counts =
-            self.grid.shape.iter().zip(&shard.shape).map(|(axis, outer)| axis.div_ceil(*outer));
-        let number = counts.zip(&outer).fold(0u64, |number, (count, at)| number * count + at);
         let index = self.indexes.get(number, index_bytes, || {
             let start = if shard.index_first { 0 } else { length - index_bytes };
             check_block(index_bytes, self.block_memory, length)?;
@@ -112,15 +136,8 @@ impl Chunks {
             };
             Ok((index, index_bytes))
         })?;
-        let at = inner as usize * 16;
-        let entry =
-            index.get(at..at + 16).ok_or_else(|| corrupt("a shard's index is too short"))?;
-        let half = |half: &[u8]| {
-            let mut eight = [0; 8];
-            eight.copy_from_slice(half);
-            u64::from_le_bytes(eight)
-        };
-        let (offset, bytes) = (half(&entry[..8]), half(&entry[8..]));
+        let (offset, bytes) =
+            entry(&index, inner).ok_or_else(|| corrupt("a shard's index is too short"))?;
         if (offset, bytes) == (NOWHERE, NOWHERE) {
             return Ok(None);
         }
@@ -176,6 +193,27 @@ impl Chunks {
 }
 
 impl Maker for Chunks {
+    fn needs(&self, block: u64, each: &mut Needs<'_>) {
+        self.grid.chunks_of(block, |place| {
+            let (place, range) = match &self.shard {
+                None => (place.to_vec(), None),
+                // Where it lies in its shard shows once the shard's index was read.
+                Some(shard) => {
+                    let InShard { outer, number, inner, .. } = self.in_shard(shard, place);
+                    let known = self.indexes.kept(number);
+                    match known.and_then(|index| entry(&index, inner)) {
+                        Some((offset, bytes)) if offset != NOWHERE => {
+                            (outer, Some((offset, bytes)))
+                        }
+                        _ => return,
+                    }
+                }
+            };
+            let path = PathBuf::from(self.keys.name(&place));
+            each(&Location { root: &self.folder, path: &path, range, stamp: None });
+        });
+    }
+
     fn make(&self, block: u64, bytes: u64) -> Result<Vec<u8>, Fault> {
         // What is known to be stored is not known yet: a block that is too large for nothing is
         // refused, one that is made of chunks is checked with them.

@@ -10,17 +10,18 @@ mod codecs;
 mod metadata;
 
 use std::io::Read;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::array_rows::{Array, Data, Element, Files, MOST_ARRAYS, Rows, Store, spread};
-use super::{BlockCache, Opening, Source, shards};
-use crate::catalog;
+use super::array_rows::{Array, ArrayGroup, Data, Element, Files, MOST_ARRAYS, Rows, spread};
+use super::{BlockCache, Opening, Source, is_folder, shards};
 use crate::error::{Error, Result};
 use crate::sample::FieldKind;
 use crate::spec::FieldChoice;
+use crate::store::{EntryKind, Reader, Store};
 use chunks::{Chunks, Numbers, Texts};
 use metadata::Metadata;
 
@@ -43,14 +44,15 @@ pub(super) fn open(
     choices: &[FieldChoice],
     with: &Opening<'_>,
 ) -> Result<Arc<dyn Source>> {
-    let mut paths = match path.is_dir() {
+    let store = &**with.store;
+    let mut paths = match is_folder(path, store)? {
         true => vec![shards::fixed(path.to_owned())],
-        false => shards::expand(path, &[])?,
+        false => shards::expand(path, &[], store)?,
     };
     if let [only] = &paths[..]
-        && node(only)?.is_none()
+        && node(only, store)?.is_none()
     {
-        paths = folders(only)?;
+        paths = folders(only, store)?;
         paths.retain(|path| path.extension().is_some_and(|ending| ending == "zarr"));
         if paths.is_empty() {
             return Err(problem(
@@ -59,12 +61,13 @@ pub(super) fn open(
             ));
         }
     }
-    let mut files = Files::default();
+    let mut files = Files::new(with.store);
     let mut stores = Vec::new();
     let mut makers = 0;
     for path in &paths {
         let what = path.display().to_string();
         let mut walk = Walk {
+            store: with.store,
             files: &mut files,
             makers,
             block_memory: with.block_memory,
@@ -76,41 +79,51 @@ pub(super) fn open(
         makers = walk.makers;
         let (found, refused) = (walk.found, walk.refused);
         let arrays = joined(found).map_err(|why| problem(path, why))?;
-        stores.push(Store { what, arrays, refused });
+        stores.push(ArrayGroup { what, arrays, refused });
     }
     let what = path.display().to_string();
     Ok(Arc::new(Rows::open("zarr", what, Arc::new(files), stores, choices, with)?))
 }
 
 /// The folders in a folder, sorted.
-fn folders(path: &Path) -> Result<Vec<PathBuf>> {
+fn folders(path: &Path, store: &dyn Store) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::Io { what: "cannot read", path: path.to_owned(), source };
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let child = entry.map_err(failed)?.path();
-        let hidden = child.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-        if !hidden && child.is_dir() {
+    let mut unknown = None;
+    let outcome = store.list(path, &mut |entry| {
+        let hidden = entry.name.to_string_lossy().starts_with('.');
+        let child = path.join(entry.name);
+        let kind = match entry.kind {
+            EntryKind::Link if !hidden => store.kind(&child).unwrap_or_else(|error| {
+                unknown = Some(error);
+                None
+            }),
+            kind => Some(kind),
+        };
+        if !hidden && kind == Some(EntryKind::Folder) {
             found.push(child);
         }
-        if found.len() > MOST_ARRAYS {
-            return Err(problem(path, format!("has more than {MOST_ARRAYS} folders")));
-        }
+        if found.len() > MOST_ARRAYS { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    outcome.and(unknown.map_or(Ok(()), Err)).map_err(failed)?;
+    if found.len() > MOST_ARRAYS {
+        return Err(problem(path, format!("has more than {MOST_ARRAYS} folders")));
     }
     found.sort();
     Ok(found)
 }
 
 /// A JSON file, if it is there.
-fn json(path: &Path) -> Result<Option<Value>> {
+fn json(path: &Path, store: &dyn Store) -> Result<Option<Value>> {
     use std::io::ErrorKind::{NotADirectory, NotFound};
     let failed = |source| Error::Io { what: "cannot read", path: path.to_owned(), source };
-    let file = match catalog::open(path) {
+    let file = match store.open(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
     let mut text = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut text).map_err(failed)?;
+    Reader::new(file).take(LARGEST + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > LARGEST {
         return Err(problem(path, format!("is larger than {LARGEST} bytes")));
     }
@@ -128,8 +141,8 @@ enum Node {
     Array(std::result::Result<Box<Metadata>, String>),
 }
 
-fn node(path: &Path) -> Result<Option<Node>> {
-    if let Some(value) = json(&path.join("zarr.json"))? {
+fn node(path: &Path, store: &dyn Store) -> Result<Option<Node>> {
+    if let Some(value) = json(&path.join("zarr.json"), store)? {
         if value.get("zarr_format").and_then(Value::as_u64) != Some(3) {
             return Err(problem(path, "has a version of Zarr that is not known: 2 and 3 are"));
         }
@@ -139,16 +152,17 @@ fn node(path: &Path) -> Result<Option<Node>> {
             _ => Err(problem(path, "is neither an array nor a group")),
         };
     }
-    if let Some(value) = json(&path.join(".zarray"))? {
-        let attributes = json(&path.join(".zattrs"))?.unwrap_or(Value::Null);
+    if let Some(value) = json(&path.join(".zarray"), store)? {
+        let attributes = json(&path.join(".zattrs"), store)?.unwrap_or(Value::Null);
         let metadata = Metadata::version_2(&value, attributes);
         return Ok(Some(Node::Array(metadata.map(Box::new))));
     }
-    Ok(json(&path.join(".zgroup"))?.map(|_| Node::Group))
+    Ok(json(&path.join(".zgroup"), store)?.map(|_| Node::Group))
 }
 
 /// A walk through a store.
 struct Walk<'a> {
+    store: &'a Arc<dyn Store>,
     files: &'a mut Files,
     makers: u64,
     block_memory: u64,
@@ -158,7 +172,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn node(&mut self, path: &Path, name: &str, stem: &str, depth: usize) -> Result<()> {
-        match node(path)? {
+        match node(path, &**self.store)? {
             None => Ok(()),
             Some(Node::Array(metadata)) => {
                 let name = if name.is_empty() { stem } else { name };
@@ -174,7 +188,7 @@ impl Walk<'_> {
                 if depth > DEEPEST {
                     return Err(problem(path, format!("is a group more than {DEEPEST} deep")));
                 }
-                for child in folders(path)? {
+                for child in folders(path, &**self.store)? {
                     let Some(own) = child.file_name().and_then(|name| name.to_str()) else {
                         continue;
                     };
@@ -197,7 +211,7 @@ impl Walk<'_> {
         let Some((rows, shape)) = metadata.grid.shape.split_first() else { return Ok(None) };
         let shape: Vec<usize> = shape.iter().map(|axis| *axis as usize).collect();
         let each = metadata.grid.chunk[0];
-        let chunks = Chunks::new(path.to_owned(), metadata, self.block_memory);
+        let chunks = Chunks::new(path.to_owned(), self.store.clone(), metadata, self.block_memory);
         let (element, data) = match &metadata.element {
             Some(element) => {
                 let data = match self.pieces(path, metadata) {
@@ -236,7 +250,8 @@ impl Walk<'_> {
         for number in 0..count {
             place[0] = number;
             let file = path.join(metadata.keys.name(&place));
-            let length = std::fs::metadata(&file).ok().filter(|found| found.is_file())?.len();
+            let found = self.store.find(&file).ok();
+            let length = found.filter(|found| found.kind == EntryKind::File)?.len;
             if Some(length) != grid.chunk_bytes() {
                 return None;
             }

@@ -2,12 +2,13 @@
 //! no more to give.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use super::local::LocalFile;
+use super::object::Object;
 use crate::error::Fault;
 
 /// More are not worth it, whatever the process may have.
@@ -42,8 +43,7 @@ fn share_of(limits: &str) -> usize {
 }
 
 struct Handle {
-    file: Arc<File>,
-    stamp: u64,
+    file: Arc<LocalFile>,
     /// When it was last asked for.
     used: AtomicU64,
 }
@@ -52,9 +52,9 @@ struct Handle {
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 impl Handle {
-    fn new(file: Arc<File>, stamp: u64) -> Handle {
+    fn new(file: Arc<LocalFile>) -> Handle {
         KEPT.fetch_add(1, Relaxed);
-        Handle { file, stamp, used: AtomicU64::new(CLOCK.fetch_add(1, Relaxed)) }
+        Handle { file, used: AtomicU64::new(CLOCK.fetch_add(1, Relaxed)) }
     }
 }
 
@@ -98,24 +98,23 @@ impl OpenFiles {
     }
 
     /// The file at `path` whose stamp is `stamp`, if one is given: the one that is open, or the one
-    /// that `open` opens, with its stamp.
+    /// that `open` opens.
     pub fn get(
         &self,
         path: &Path,
         stamp: Option<u64>,
-        open: impl FnOnce() -> Result<(File, u64), Fault>,
-    ) -> Result<Arc<File>, Fault> {
+        open: impl FnOnce() -> Result<LocalFile, Fault>,
+    ) -> Result<Arc<LocalFile>, Fault> {
         let handles = self.open.read().unwrap_or_else(PoisonError::into_inner);
         // One of another stamp was opened for another source, before it was replaced.
-        let is_meant = |handle: &&Handle| stamp.is_none_or(|stamp| stamp == handle.stamp);
+        let is_meant = |handle: &&Handle| stamp.is_none_or(|stamp| stamp == handle.file.stamp());
         if let Some(handle) = handles.get(path).filter(is_meant) {
             handle.used.store(CLOCK.fetch_add(1, Relaxed), Relaxed);
             return Ok(handle.file.clone());
         }
         drop(handles);
-        let (file, stamp) = open()?;
-        let file = Arc::new(file);
-        let handle = Handle::new(file.clone(), stamp);
+        let file = Arc::new(open()?);
+        let handle = Handle::new(file.clone());
         let mut handles = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let before = handles.insert(path.to_owned(), handle);
         drop(handles);
@@ -211,7 +210,7 @@ pub(crate) mod tests {
         let (files, others) = (OpenFiles::default(), OpenFiles::default());
         let get = |files: &OpenFiles, name: &str, may_open: bool| {
             files.get(Path::new(name), None, || match may_open {
-                true => Ok((File::open(&path)?, 0)),
+                true => LocalFile::open(&path),
                 false => Err(Fault::Cancelled),
             })
         };
