@@ -20,7 +20,6 @@ for images, labels in loader:
 """
 
 from feedline import transforms
-from feedline._batch import Batch
 from feedline._decode import decode_image
 from feedline._errors import (
     CacheError,
@@ -39,10 +38,11 @@ from feedline._errors import (
     StateError,
     TooManyFailuresError,
 )
-from feedline._loader import Epoch, Loader
 from feedline._native import __version__
-from feedline._ragged import Ragged
 from feedline._writer import Writer
+from feedline.deliver.batch import Batch
+from feedline.deliver.ragged import Ragged
+from feedline.loader.loader import Epoch, Loader
 from feedline.workers.failure import WorkerError
 
 __all__ = [

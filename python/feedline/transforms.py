@@ -23,7 +23,7 @@ import numpy.typing
 
 from feedline import _native
 from feedline._errors import SpecError
-from feedline._plain import plain
+from feedline.spec.plain import plain
 
 __all__ = [
     "CenterCrop",

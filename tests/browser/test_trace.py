@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import viztracer
-from feedline._observe import Timeline
+from feedline.observe.timeline import Timeline
 from PIL import Image
 from playwright.sync_api import Browser, Page, Route
 

@@ -11,9 +11,9 @@ from typing import Any
 import feedline
 import numpy as np
 import pytest
-from feedline import _bench
-from feedline._batch import rows_of
-from feedline._bench_target import TargetError
+from feedline.bench import cost, feed
+from feedline.bench.target import TargetError
+from feedline.deliver.batch import rows_of
 
 PROGRAM = """
 import ctypes
@@ -341,7 +341,7 @@ class Slow:
 
 def test_stages_of_a_sample_are_told_apart() -> None:
     slow = Slow()
-    known = _bench.evidence(slow, executor="threads", workers=2)
+    known = cost.evidence(slow, executor="threads", workers=2)
     costs = {stage["name"]: stage for stage in known["stages"]}
     assert list(costs) == ["read+decode", "transform", "__getitem__"]
     # Forty sorts beside one remainder: far more than any noise.
@@ -349,7 +349,7 @@ def test_stages_of_a_sample_are_told_apart() -> None:
     assert costs["transform"]["cpu_seconds"] <= costs["transform"]["seconds"] * 1.1
     assert (known["executor"], known["workers"]) == ("threads", 2)
     assert callable(slow.transform) and slow.transform.__name__ == "_turn", "the set itself is untouched"
-    assert _bench.evidence(object())["stages"] == []
+    assert cost.evidence(object())["stages"] == []
 
 
 class Strange:
@@ -378,7 +378,7 @@ def test_rows_of_a_batch(batch: Any, rows: int) -> None:
 
 
 def remade(made: Any, **settings: Any) -> Any:
-    again, _ = _bench._wrap(made, "torch_loader", settings, None)
+    again, _ = feed._wrap(made, "torch_loader", settings, None)
     return again
 
 
@@ -436,6 +436,6 @@ def test_samples_of_a_stream_are_not_chosen() -> None:
             raise NotImplementedError
 
     for stream in (Counted(), Uncounted()):
-        for name in _bench._LOADERS:
-            loader, _ = _bench._wrap(stream, "dataset", {"loader": name, "num_workers": 0}, 5)
+        for name in feed._LOADERS:
+            loader, _ = feed._wrap(stream, "dataset", {"loader": name, "num_workers": 0}, 5)
             assert sum(len(batch) for batch in loader) == 10, name

@@ -46,7 +46,7 @@ def test_no_copy_is_made(numbers: Array, output: Any) -> None:
     native = next(iter(Loader(numbers, batch_size=10, output="dlpack")))
     wanted = native[0].__array_interface__["data"][0]
     assert wanted % 64 == 0
-    from feedline._batch import converter
+    from feedline.deliver.batch import converter
 
     (array,) = converter(output, ["float32"])((native[0],))
     assert address(array) == wanted

@@ -13,8 +13,10 @@ import feedline
 import numpy
 import pytest
 import torch
-from feedline import _native, _observe
-from feedline._live import Live
+from feedline import _native
+from feedline.observe import report as observe_report
+from feedline.observe.counters import Counters
+from feedline.observe.live import Live
 from feedline.torch import DataLoader
 
 LINE = re.compile(r"epoch (\d+): ([\d,]+) samples, ([\d,]+)/s, trainer waited ([\d.]+) %, next limit: (.+)")
@@ -23,7 +25,7 @@ LINE = re.compile(r"epoch (\d+): ([\d,]+) samples, ([\d,]+)/s, trainer waited ([
 @pytest.fixture(autouse=True)
 def _unwarned(monkeypatch):
     """A program of its own for each test."""
-    monkeypatch.setattr(_observe, "_warned_of", set())
+    monkeypatch.setattr(observe_report, "_warned_of", set())
 
 
 class Slow(torch.utils.data.Dataset):
@@ -89,7 +91,7 @@ def test_each_epoch_is_told_in_a_line(name, caplog):
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("end", ["end", "break"])
 def test_epochs_that_are_left_early_are_told_and_warned_of(name, end, caplog, monkeypatch):
-    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
     loader = LOADERS[name]()
     with caplog.at_level(logging.INFO, "feedline"):
         for _ in range(3):
@@ -106,7 +108,7 @@ def test_epochs_that_are_left_early_are_told_and_warned_of(name, end, caplog, mo
 
 @pytest.mark.parametrize("name", ["threads", "torch", "torch, processes"])
 def test_waiting_is_warned_of_once_with_the_reason(name, caplog, monkeypatch):
-    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
     loader = LOADERS[name]()
     for _ in range(3):
         for _ in loader:
@@ -126,7 +128,7 @@ def warnings_of(caplog):
 
 @pytest.mark.parametrize("name", ["inline", "torch, no workers"])
 def test_a_loader_that_is_made_anew_is_not_warned_of_again(name, caplog, monkeypatch):
-    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
     for _ in range(2):
         loader = LOADERS[name]()
         for _ in loader:
@@ -141,7 +143,7 @@ def test_a_loader_that_is_made_anew_is_not_warned_of_again(name, caplog, monkeyp
 
 
 def test_one_process_of_a_machine_tells(caplog, monkeypatch):
-    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
     monkeypatch.setenv("LOCAL_RANK", "1")
     loader = LOADERS["inline"]()
     with caplog.at_level(logging.DEBUG, "feedline"):
@@ -153,8 +155,8 @@ def test_one_process_of_a_machine_tells(caplog, monkeypatch):
 
 
 def test_a_long_epoch_is_warned_of_before_its_end(caplog, monkeypatch):
-    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(_observe, "_PAUSE", 0.0)
+    monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(observe_report, "_PAUSE", 0.0)
     loader = code(executor="threads")
     for number, _ in enumerate(loader):
         if number == 10:
@@ -164,7 +166,7 @@ def test_a_long_epoch_is_warned_of_before_its_end(caplog, monkeypatch):
 
 
 def test_a_trainer_that_never_waits_is_left_in_peace(caplog, monkeypatch):
-    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
     loader = native(num_workers=1)
     for _ in range(2):
         for _ in loader:
@@ -228,7 +230,7 @@ def test_an_epoch_whose_end_nobody_asks_for_is_told_with_the_next(caplog):
 
 
 def test_many_short_epochs_are_a_reason_to_warn(caplog, monkeypatch):
-    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
     loader = feedline.Loader(Slow(), batch_size=96, num_workers=0)
     for _ in range(12):
         for _ in loader:
@@ -305,7 +307,7 @@ def test_a_wait_ends_with_its_failure():
 def test_a_wait_may_end_while_it_is_looked_at():
     asked = [None, 1.0]
 
-    class Handed(_observe.Figures):
+    class Handed(Counters):
         """The batch is handed over after the first look."""
 
         _asked = property(lambda self: asked.pop(), lambda self, value: None)
@@ -314,8 +316,8 @@ def test_a_wait_may_end_while_it_is_looked_at():
 
 
 def test_an_epoch_that_has_just_begun_is_no_reason_to_warn(caplog, monkeypatch):
-    monkeypatch.setattr(_observe, "_LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(_observe, "_PAUSE", 0.0)
+    monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(observe_report, "_PAUSE", 0.0)
     for name in ("native", "threads", "torch"):
         loader = LOADERS[name]()
         for _ in range(2):
@@ -365,7 +367,8 @@ def test_samples_that_were_handed_over_are_counted(make, batches):
 
 def test_the_size_of_batches_that_another_makes_is_known(monkeypatch):
     live = []
-    monkeypatch.setattr("feedline.torch.Live", lambda name, size: live.append(size) or Live(name, size))
+    seen_size = lambda name, size: live.append(size) or Live(name, size)  # noqa: E731
+    monkeypatch.setattr("feedline.torch.loader.Live", seen_size)
     loader = DataLoader(list_of(12), batch_sampler=torch.utils.data.BatchSampler(range(12), 4, False))
     assert len(list(loader)) == 3
     seen = {}

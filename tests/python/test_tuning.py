@@ -13,7 +13,7 @@ import feedline
 import numpy as np
 import pytest
 from feedline import _native
-from feedline._bench import _for_workers
+from feedline.bench.feed import _for_workers
 from feedline.torch import DataLoader
 from torch.utils.data import IterableDataset
 

@@ -1,5 +1,5 @@
 //! The command's surroundings when Python runs it: data sets, loaders and training steps of a
-//! program, opened by `feedline._bench`.
+//! program, opened by `feedline.bench`.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -64,7 +64,7 @@ impl Host for Interpreter {
 }
 
 fn bench(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
-    py.import("feedline._bench")
+    py.import("feedline.bench")
 }
 
 fn open(py: Python<'_>, feed: &OpenFeed) -> PyResult<Py<PyAny>> {
@@ -124,7 +124,7 @@ impl Lane {
     }
 }
 
-/// A feed of `feedline._bench`. The interpreter's lock is held inside of its calls only.
+/// A feed of `feedline.bench`. The interpreter's lock is held inside of its calls only.
 struct PythonFeed {
     feed: Py<PyAny>,
     lane: Option<Lane>,

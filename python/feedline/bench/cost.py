@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline import _native
-from feedline._source import is_stream
+from feedline.spec.source import is_stream
 from feedline.workers.stand_in import shallow_copy
 
 # So many samples are made, or fewer in so much time, for the times and for the lock each.

@@ -12,16 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from feedline import _native
-from feedline._batch import Batch, Made, one_array, rows_of
-from feedline._collate import (
-    Finish,
-    Joined,
-    UnevenError,
-    WithFailures,
-    at_image,
-    collate,
-    map_arrays,
-)
 from feedline._errors import (
     ClosedError,
     SampleError,
@@ -30,9 +20,16 @@ from feedline._errors import (
     StateError,
     TooManyFailuresError,
 )
-from feedline._live import Live
-from feedline._observe import Figures
-from feedline._open import (
+from feedline.code.collate import (
+    Finish,
+    Joined,
+    UnevenError,
+    WithFailures,
+    at_image,
+    collate,
+    map_arrays,
+)
+from feedline.code.open import (
     check_arguments,
     check_last_batch,
     check_stream,
@@ -41,21 +38,16 @@ from feedline._open import (
     open_quarantine,
     open_sources,
 )
-from feedline._plain import with_paths
-from feedline._rows import (
-    ANEW,
-    Arrays,
-    Called,
-    Listed,
-    Native,
-    Rows,
-    Stream,
-    stream_name,
-    warn_of_the_long_way,
-)
-from feedline._source import is_iterable, length_of, reads_once
-from feedline._stages import Row, Stages, as_list, name_of, refuse
-from feedline._tuning import CodeTuning
+from feedline.code.rows import Rows
+from feedline.code.sources import ArraySource, ListSource, NativeSource
+from feedline.code.stages import Row, Stages, as_list, name_of, refuse
+from feedline.code.stream import ANEW, Called, Stream, stream_name, warn_of_the_long_way
+from feedline.deliver.batch import Batch, Made, one_array, rows_of
+from feedline.observe.counters import Counters
+from feedline.observe.live import Live
+from feedline.observe.tuning import CodeTuning
+from feedline.spec.plain import with_paths
+from feedline.spec.source import is_iterable, length_of, reads_once
 from feedline.transforms import Transform
 from feedline.workers import (
     Begin,
@@ -121,13 +113,13 @@ class CodeLoader:
         fields = None if self._streams else field_names(sources)
         decode = spec.get("decode")
         native = any(
-            one.has_images if isinstance(one, Native) else isinstance(one, Listed) and one.has_files
+            one.has_images if isinstance(one, NativeSource) else isinstance(one, ListSource) and one.has_files
             for one in sources
         )
         layout = spec.get("layout") or "CHW"
         self._stages = Stages(spec.get("transforms"), layout, decode, seed, decodes=native)
         for one in sources:
-            if isinstance(one, Native):
+            if isinstance(one, NativeSource):
                 one.check(self._stages, (decode or {}).get("mode") == "gray")
         whole = Finish(self._stages.per_batch)
         plain_batches = collate_fn is None and not self._stages.per_batch
@@ -194,7 +186,7 @@ class CodeLoader:
         self._closing: Any = None
         self.closed = False
         self._stopped = threading.Event()
-        self._figures = Figures()
+        self._figures = Counters()
         self._before: dict[str, Any] = {}
         self._padding = 0
         self._live = Live(
@@ -232,7 +224,9 @@ class CodeLoader:
         """Fields, sizes, classes, workers."""
         classes = [] if self._streams else self._sources[0].classes
         fields = [{"name": name, "dtype": None, "shape": None} for name in self._fields or ()]
-        unused = [(one.name, one.unused) for one in self._sources if isinstance(one, Native) and one.unused]
+        unused = [
+            (one.name, one.unused) for one in self._sources if isinstance(one, NativeSource) and one.unused
+        ]
         about = {
             **self._about,
             "fields": fields,
@@ -481,7 +475,7 @@ class CodeLoader:
         if self._streams:
             return Choice("processes", "an iterable is read by one worker, beside the program").tell()
         native = all(
-            isinstance(one, Native | Arrays) or (isinstance(one, Listed) and one.has_files)
+            isinstance(one, NativeSource | ArraySource) or (isinstance(one, ListSource) and one.has_files)
             for one in self._sources
         )
         if native and not self._stages.functions:

@@ -10,8 +10,8 @@ import numpy
 
 from feedline import _native
 from feedline._errors import SampleError, SpecError
-from feedline._image import Axes, arranged, as_array, called, for_functions, is_encoded, takes
-from feedline._plain import plain
+from feedline.code.image import Axes, arranged, as_array, called, for_functions, is_encoded, takes
+from feedline.spec.plain import plain
 from feedline.transforms import PerBatch, Transform
 
 _BATCH_OPS = ("MixUp", "CutMix", "RandomChoice")

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory
 
-from feedline._batch import rows_of
-from feedline._torch_order import Guess, Order, draw_base_seed, generators, is_known, load_sampler
+from feedline.deliver.batch import rows_of
+from feedline.torch.order import Guess, Order, draw_base_seed, generators, is_known, load_sampler
 from feedline.workers import (
     Begin,
     Executor,
@@ -29,7 +29,7 @@ from feedline.workers import (
 )
 
 if TYPE_CHECKING:
-    from feedline.torch import DataLoader
+    from feedline.torch.loader import DataLoader
 
 
 def kind_of(dataset: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from feedline import _native
 from feedline._errors import Error
-from feedline._observe import Figures
+from feedline.observe.counters import Counters
 from feedline.workers import Processes, Threads
 
 _log = logging.getLogger("feedline")
@@ -76,7 +76,7 @@ class CodeTuning:
         # Whether it is known that the workers are none that can be changed.
         self._settled = False
 
-    def handed(self, executor: object, figures: Figures) -> None:
+    def handed(self, executor: object, figures: Counters) -> None:
         """A batch was handed over. Most of the time there is nothing to do."""
         now = time.monotonic()
         if now < self._due or not self._auto:

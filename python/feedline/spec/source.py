@@ -13,7 +13,7 @@ import numpy
 import numpy.typing
 
 from feedline._errors import SourceError, SpecError
-from feedline._image import axes_of
+from feedline.code.image import axes_of
 
 Column = tuple[str, str | None, numpy.typing.NDArray[Any]]
 

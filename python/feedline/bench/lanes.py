@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from feedline._observe import Timeline
+from feedline.observe.timeline import Timeline
 
 # A worker, what it did, from when to when, and the number of the batch.
 _SPAN = struct.Struct("<qqddq")

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import numpy.typing
 
 from feedline import _native
-from feedline._batch import Batch, Convert, fields_converter
-from feedline._device import choose
 from feedline._errors import ClosedError, Error, SpecError, StateError
-from feedline._live import hide_workers, open_dashboard
-from feedline._observe import Teller, Telling
-from feedline._plain import plain, with_paths
-from feedline._source import is_code, read_source
-from feedline._stages import as_list, has_code, refuse
-from feedline._tuning import Decisions, freeze_code, frozen_file
+from feedline.code.stages import as_list, has_code, refuse
+from feedline.deliver.batch import Batch, Convert, fields_converter
+from feedline.deliver.device import choose
+from feedline.observe.live import hide_workers, open_dashboard
+from feedline.observe.report import Teller, Telling
+from feedline.observe.tuning import Decisions, freeze_code, frozen_file
+from feedline.spec.plain import plain, with_paths
+from feedline.spec.source import is_code, read_source
 from feedline.transforms import PerBatch, Transform, specs
 
 if TYPE_CHECKING:
-    from feedline._code import CodeLoader
+    from feedline.code.loader import CodeLoader
 
 Output = Literal["numpy", "torch", "jax", "dlpack"]
 Executor = Literal["auto", "threads", "processes", "inline"]
@@ -258,7 +258,7 @@ class Loader:
         source, transforms = spec.get("source"), spec.get("transforms")
         asked = code["executor"] != "auto" or code["collate_fn"] or code["worker_init_fn"]
         if is_code(source) or has_code(transforms) or asked:
-            from feedline._code import CodeLoader
+            from feedline.code.loader import CodeLoader
 
             for key, given in (("device", device is not None), ("pin_memory", bool(pin_memory))):
                 if given:

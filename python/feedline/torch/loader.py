@@ -1,7 +1,4 @@
-"""torch's DataLoader with feedline's workers: change the import, keep the rest.
-
-from feedline.torch import DataLoader
-"""
+"""torch's DataLoader with feedline's workers."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data._utils.collate import default_collate
 
 from feedline import _native
-from feedline._accelerate import adopt
 from feedline._errors import StateError
-from feedline._live import Live, open_dashboard
-from feedline._observe import Figures, Teller
-from feedline._torch_epoch import Epoch, Progress, kind_of
-from feedline._torch_order import Guess
-from feedline._tuning import CodeTuning, Decisions, freeze_code
+from feedline.observe.counters import Counters
+from feedline.observe.live import Live, open_dashboard
+from feedline.observe.report import Teller
+from feedline.observe.tuning import CodeTuning, Decisions, freeze_code
+from feedline.torch.epoch import Epoch, Progress, kind_of
+from feedline.torch.order import Guess
 from feedline.workers import (
     Choice,
     Executor,
@@ -39,9 +36,7 @@ from feedline.workers import (
     is_stateful,
 )
 from feedline.workers.slots import Pin
-from feedline.workers.torch_side import added_functions, get_worker_info
-
-__all__ = ["DataLoader", "adopt", "get_worker_info"]
+from feedline.workers.torch_side import added_functions
 
 _log = logging.getLogger("feedline")
 _T_co = TypeVar("_T_co", covariant=True)
@@ -331,7 +326,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         return self._figures.mark()
 
     def _watch(self) -> None:
-        self._figures, self._before, self._epochs = Figures(), dict[str, Any](), 0
+        self._figures, self._before, self._epochs = Counters(), dict[str, Any](), 0
         self._tuning = CodeTuning(self._adjusts, self.num_workers)
         self._decisions = Decisions(self._tuning)
         # The teller must not keep the loader alive.

@@ -9,10 +9,10 @@ from typing import Any
 import numpy
 
 from feedline import _native
-from feedline._collate import image_key
 from feedline._errors import SpecError
-from feedline._ragged import Ragged
-from feedline._source import length_of
+from feedline.code.collate import image_key
+from feedline.deliver.ragged import Ragged
+from feedline.spec.source import length_of
 
 Convert = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 

@@ -1,30 +1,23 @@
-"""The samples that a loader with Python code reads, as workers are asked for them: row by row."""
+"""The sources of a loader that runs Python code: each gives one sample at a time, through the stages."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
 
 from feedline import _native
-from feedline._collate import as_arrays, at_image, image_key, is_named_tuple
-from feedline._errors import SampleError, SourceError
-from feedline._source import is_image_path
-from feedline._stages import Row, Stages, failed, name_of
-from feedline.workers.job import is_stateful
-
-# How many stand-ins are tried for one bad sample, as in the engine.
-_SUBSTITUTES = 32
+from feedline._errors import SourceError
+from feedline.code.collate import as_arrays, at_image, image_key, is_named_tuple
+from feedline.code.stages import Row, Stages, failed
+from feedline.spec.source import is_image_path
 
 
-class Dataset:
+class DatasetSource:
     """A data set of the program: anything with `__len__` and `__getitem__`."""
 
     fields: tuple[str, ...] | None = None
@@ -78,7 +71,7 @@ def through(sample: Any, row: Row, stages: Stages, path: str | None = None) -> A
         raise failed(row, "collate", error) from error
 
 
-class Listed(Dataset):
+class ListSource(DatasetSource):
     """A list of samples. Where the image is the path of an image file, the file is read."""
 
     def __init__(self, samples: Sequence[Any]) -> None:
@@ -143,8 +136,8 @@ def _image(sample: Any) -> Any:
     return sample if key is None else sample[key]
 
 
-class Native:
-    """A folder, a manifest or a packed set."""
+class NativeSource:
+    """Whatever the engine reads itself: images in folders, shards, tables, arrays in files, packed sets."""
 
     def __init__(self, described: Any, paths: list[bytes]) -> None:
         self._samples = _native.Samples(json.dumps(described), paths)
@@ -217,7 +210,7 @@ class Native:
         return dtype.type(value)
 
 
-class Arrays:
+class ArraySource:
     """Arrays of the program, the first axis of each being the samples."""
 
     classes: list[str]
@@ -259,199 +252,14 @@ class Arrays:
         return fields
 
 
-class Rows:
-    """All sources of a loader, asked for rows: what travels to the workers."""
-
-    def __init__(self, sources: list[Any], stages: Stages, *, eager: bool, order: Any = None) -> None:
-        """With `eager`, native stages write arrays of their own; with `order`, others stand in for
-        bad samples, and each sample comes with what failed before it, as JSON."""
-        self._sources, self._stages = sources, stages
-        self._eager, self._order = eager or order is not None, order
-        only = sources[0] if len(sources) == 1 and isinstance(sources[0], Dataset) else None
-        if order is None and only is not None and callable(getattr(only.dataset, "__getitems__", None)):
-            self.__getitems__ = self._many
-
-    def _many(self, rows: Sequence[Row]) -> list[Any]:
-        """All rows of a batch at once, from a data set that can do so."""
-        try:
-            samples = self._sources[0].dataset.__getitems__([row.sample for row in rows])
-        except Exception:
-            # One by one, the sample that fails is found and named.
-            return [self[row] for row in rows]
-        made_of = zip(samples, rows, strict=True)
-        whole = [through(sample, row, self._stages) for sample, row in made_of]
-        return [made(sample) for sample in whole] if self._eager else whole
-
-    def __feedline_parts__(self) -> list[Any]:
-        """The program's own objects, which decide where this can run."""
-        datasets = [one.dataset for one in self._sources if isinstance(one, Dataset)]
-        return datasets + self._stages.functions
-
-    @contextmanager
-    def trying(self) -> Iterator[None]:
-        """Samples are whole meanwhile, so that their time is all of what they take."""
-        kept, self._eager = self._eager, True
-        try:
-            yield
-        finally:
-            self._eager = kept
-
-    def __getitem__(self, row: Row) -> Any:
-        if self._order is None:
-            return self._make(row)
-        failures: list[dict[str, Any]] = []
-        wanted = row
-        for attempt in itertools.count():
-            try:
-                sample = self._make(wanted)
-            except SampleError as error:
-                if attempt == _SUBSTITUTES:
-                    raise
-                failures.append(told(error))
-                source, index = self._order.substitute(row.epoch, row.draws, row.position, attempt)
-                wanted = row._replace(source=source, sample=index)
-            else:
-                break
-        return (json.dumps(failures) if failures else "", sample)
-
-    def _make(self, row: Row) -> Any:
-        sample = self._sources[row.source].sample(row, self._stages)
-        return made(sample) if self._eager else sample
-
-
-def told(error: SampleError) -> dict[str, Any]:
-    """An error as a line of a quarantine file."""
-    return {
-        "source": error.source,
-        "index": error.index,
-        "path": error.path,
-        "offset": error.offset,
-        "stage": error.stage,
-        "reason": error.reason,
-        "text": str(error),
-    }
-
-
-def made(value: Any) -> Any:
-    """A sample with the pixels of its image made."""
+def materialized(value: Any) -> Any:
+    """A sample whose image is an array: what native ops have left to write is written."""
     if type(value) is _native.Pending:
         return numpy.asarray(value)
     if type(value) is dict:
-        return {key: made(item) for key, item in value.items()}
+        return {key: materialized(item) for key, item in value.items()}
     if is_named_tuple(value):
-        return type(value)(*(made(item) for item in value))
+        return type(value)(*(materialized(item) for item in value))
     if type(value) in (tuple, list):
-        return type(value)([made(item) for item in value])
+        return type(value)([materialized(item) for item in value])
     return value
-
-
-ANEW = "an iterable whose __iter__ begins anew each time, or a function that returns an iterator"
-
-
-class Called:
-    """A function that returns an iterator, as an iterable: each epoch calls it anew."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.function())
-
-
-def stream_name(stream: Any) -> str:
-    """What an iterable is called in messages."""
-    return name_of(stream.function) if isinstance(stream, Called) else type(stream).__qualname__
-
-
-class Stream:
-    """An iterable of the program, as the one worker that reads it sees it."""
-
-    def __init__(
-        self, dataset: Any, stages: Stages, *, eager: bool, batch_size: int, rank: int, world_size: int
-    ) -> None:
-        self._dataset, self._stages, self._eager = dataset, stages, eager
-        self._batch_size, self._rank, self._world = batch_size, rank, world_size
-        self._epoch = 0
-        self._batch = 0
-        self._inner: Any = None
-        self._iterator: Any = None
-        self._taken = 0
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Where the next iteration begins."""
-        self._epoch, self._batch, self._inner = state["epoch"], state["batch"], state.get("inner")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the iterable stands, if it tells."""
-        holder = self._holder()
-        return {"inner": None if holder is None else holder.state_dict()}
-
-    def _holder(self) -> Any:
-        """What has a state: the iterable, or else its iterator."""
-        for holder in (self._dataset, self._iterator):
-            if is_stateful(holder):
-                return holder
-        return None
-
-    def __iter__(self) -> Iterator[Any]:
-        dataset, inner = self._dataset, self._inner
-        if callable(getattr(dataset, "set_epoch", None)):
-            dataset.set_epoch(self._epoch)
-        if inner is not None and is_stateful(dataset):
-            dataset.load_state_dict(inner)
-        iterator = self._iterator = iter(dataset)
-        self._taken = self._batch * self._batch_size * self._world
-        if inner is None:
-            # Without a state there is only the long way.
-            self._taken = sum(1 for _ in itertools.islice(iterator, self._taken))
-        elif not is_stateful(dataset):
-            self._holder().load_state_dict(inner)
-        return self._rows(iterator, begins=inner is None and self._batch == 0)
-
-    def _rows(self, iterator: Iterator[Any], *, begins: bool) -> Iterator[Any]:
-        """The samples from here on; `begins`, this is the epoch's beginning."""
-        if self._world == 1:
-            while True:
-                row = Row(self._taken, 0, self._epoch, self._taken, self._taken)
-                try:
-                    sample = next(iterator)
-                except StopIteration:
-                    if begins and self._taken == 0:
-                        raise self._empty() from None
-                    return
-                except Exception as error:
-                    raise failed(row, "read", error) from error
-                self._taken += 1
-                yield self._make(sample, row)
-        first, last = self._rank * self._batch_size, (self._rank + 1) * self._batch_size
-        while True:
-            # Whether a batch is whole is known when all ranks' samples have been seen.
-            begin, mine, count = self._taken, [], 0
-            for count, sample in enumerate(itertools.islice(iterator, self._batch_size * self._world), 1):
-                if first < count <= last:
-                    mine.append(sample)
-            if begins and begin == count == 0:
-                raise self._empty()
-            if count < self._batch_size * self._world:
-                return
-            self._taken += count
-            for at, sample in enumerate(mine, begin + first):
-                yield self._make(sample, Row(at, 0, self._epoch, at, at))
-
-    def _empty(self) -> SourceError:
-        return SourceError(
-            f"{stream_name(self._dataset)}: gave no samples in epoch {self._epoch}; allowed: {ANEW}"
-        )
-
-    def _make(self, sample: Any, row: Row) -> Any:
-        sample = through(sample, row, self._stages)
-        return made(sample) if self._eager else sample
-
-
-def warn_of_the_long_way(samples: int, name: str) -> None:
-    """Says that resuming an iterable without a state reads again what was read before."""
-    warnings.warn(
-        f"{name} has no state_dict: to resume, its first {samples:,} samples are read again and thrown away",
-        RuntimeWarning,
-        stacklevel=5,
-    )

@@ -9,10 +9,10 @@ from typing import Any
 
 from feedline import _native
 from feedline._errors import SourceError, SpecError
-from feedline._plain import plain
-from feedline._rows import Arrays, Dataset, Listed, Native
-from feedline._source import read_parts
-from feedline._stages import refuse
+from feedline.code.sources import ArraySource, DatasetSource, ListSource, NativeSource
+from feedline.code.stages import refuse
+from feedline.spec.plain import plain
+from feedline.spec.source import read_parts
 
 EXECUTORS = ("auto", "threads", "processes", "inline")
 # An iterable has no length; no epoch is longer than this.
@@ -66,14 +66,14 @@ def open_sources(source: Any) -> tuple[list[Any], list[float | None], list[bytes
     for kind, value, weight in read_parts(source):
         weights.append(weight)
         if kind == "dataset":
-            sources.append(Dataset(value))
+            sources.append(DatasetSource(value))
         elif kind == "samples":
-            sources.append(Listed(value))
+            sources.append(ListSource(value))
         elif kind == "arrays":
-            sources.append(Arrays(value))
+            sources.append(ArraySource(value))
         else:
             own: list[bytes] = []
-            sources.append(Native(plain("source", value, own), own))
+            sources.append(NativeSource(plain("source", value, own), own))
             paths.extend(own)
         if len(sources[-1]) == 0:
             raise SourceError(f"{sources[-1].name}: has no samples")
@@ -115,7 +115,7 @@ def field_names(sources: list[Any]) -> tuple[str, ...] | None:
             raise refuse(
                 f"source[{at}]", f"has the fields {other.fields}", f"the fields of source[0]: {first}"
             )
-        if isinstance(other, Native) and other.classes != sources[0].classes:
+        if isinstance(other, NativeSource) and other.classes != sources[0].classes:
             raise refuse(f"source[{at}]", "has other classes than source[0]")
     return first
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import feedline
+
 
 class TargetError(Exception):
     """What was named cannot be used; the message says why and what to do."""
@@ -133,7 +135,7 @@ def describe(error: BaseException) -> str:
     if len(lines) > 1:
         text = f"{lines[0]} {lines[-1]}" if "raceback" in str(error) else " ".join(lines)
     frames = traceback.extract_tb(error.__traceback__)
-    here = os.path.dirname(__file__) + os.sep
+    here = os.path.dirname(feedline.__file__) + os.sep
     own = [frame for frame in frames if not frame.filename.startswith(here)]
     place = f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
     return f"{type(error).__name__}: {text[:2000]}{place}"

@@ -1,7 +1,4 @@
-"""Data sets, loaders and training steps of a program, for the commands that measure them.
-
-The native part calls `open_feed` and `look`; nothing here is for programs.
-"""
+"""A program's data set, loader or training step as something that gives batches and is measured."""
 
 from __future__ import annotations
 
@@ -15,14 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from feedline import _native
-from feedline._batch import rows_of
-from feedline._bench_cost import evidence, lock_share, stage_costs
-from feedline._bench_lanes import TorchLanes
-from feedline._bench_target import TargetError, describe, make, resolve, resolve_step
-from feedline._loader import Loader
-from feedline._source import is_array, is_stream, length_of
-
-__all__ = ["Feed", "describe", "evidence", "lock_share", "look", "open_feed", "stage_costs"]
+from feedline.bench.cost import evidence
+from feedline.bench.lanes import TorchLanes
+from feedline.bench.target import TargetError, make, resolve, resolve_step
+from feedline.deliver.batch import rows_of
+from feedline.loader.loader import Loader
+from feedline.spec.source import is_array, is_stream, length_of
 
 _LOADERS = ("feedline", "feedline.torch", "torch")
 _BATCH_SIZE = 64

@@ -1,0 +1,1 @@
+"""A batch in the program's hands."""

@@ -1,0 +1,1 @@
+"""What a program says about its pipeline, as plain data."""
