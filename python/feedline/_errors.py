@@ -38,6 +38,12 @@ class SpecError(Error, ValueError):
         self.allowed, self.nearest = allowed, nearest
 
 
+def refuse(key: str, problem: str, allowed: str | None = None) -> SpecError:
+    """The error of an argument that has no meaning here."""
+    text = f"{key}: {problem}" + (f"; allowed: {allowed}" if allowed else "")
+    return SpecError(text, key=key, problem=problem, allowed=allowed)
+
+
 class SampleError(Error, RuntimeError):
     """One sample could not be read, decoded or transformed."""
 

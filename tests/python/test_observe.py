@@ -367,12 +367,39 @@ def test_samples_that_were_handed_over_are_counted(make, batches):
 
 def test_the_size_of_batches_that_another_makes_is_known(monkeypatch):
     live = []
-    seen_size = lambda name, size: live.append(size) or Live(name, size)  # noqa: E731
-    monkeypatch.setattr("feedline.torch.loader.Live", seen_size)
+
+    def seen_live(name, size, quarantine=None):
+        live.append(size)
+        return Live(name, size, quarantine)
+
+    monkeypatch.setattr("feedline.code.core.Live", seen_live)
     loader = DataLoader(list_of(12), batch_sampler=torch.utils.data.BatchSampler(range(12), 4, False))
     assert len(list(loader)) == 3
     seen = {}
-    monkeypatch.setattr(loader._figures, "report", lambda before, **about: seen.update(about))
-    loader.report_since({})
+    monkeypatch.setattr(loader._core.counters, "report", lambda before, **about: seen.update(about))
+    loader._core.report_since({})
     assert seen["batch_size"] == 4.0 and live == [4]
     loader.close()
+
+
+def test_all_loaders_have_the_same_stats():
+    loaders = [
+        feedline.Loader(numpy.arange(10), batch_size=5, num_workers=1),
+        feedline.Loader(Ten(), batch_size=5, num_workers=1),
+        DataLoader(Ten(), batch_size=5, num_workers=1),
+    ]
+    for loader in loaders:
+        assert len(list(loader)) == 2
+    native, *code = [loader.stats() for loader in loaders]
+    for stats in code:
+        assert stats.keys() == native.keys()
+        for part in ("workers", "tuning"):
+            assert stats[part].keys() == native[part].keys(), part
+        assert stats["workers"]["samples_made"] == 10
+    for loader in loaders:
+        loader.close()
+
+
+def test_a_loader_of_torch_has_no_methods_but_those_of_its_users():
+    ours = {name for name in vars(DataLoader) if not name.startswith("_")}
+    assert ours == {"state_dict", "load_state_dict", "stats", "freeze", "close"}

@@ -415,7 +415,7 @@ def test_a_loader_without_the_dashboard_that_it_needs_is_closed() -> None:
     with pytest.raises(ValueError, match="dashboard = ") as raised:
         feedline.Loader(THREE, dashboard=-1)
     [loader] = [at.locals["self"] for at in raised.traceback if "self" in at.locals][-1:]
-    assert loader._native.closed
+    assert loader._backend.closed
 
 
 def test_who_takes_over_the_port_is_not_the_process() -> None:

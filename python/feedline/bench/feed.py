@@ -9,12 +9,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from feedline import _native
 from feedline.bench.cost import evidence
 from feedline.bench.lanes import TorchLanes
 from feedline.bench.target import TargetError, make, resolve, resolve_step
+from feedline.code.core import LoaderCore
 from feedline.deliver.batch import rows_of
 from feedline.loader.loader import Loader
 from feedline.spec.source import is_array, is_stream, length_of
@@ -81,6 +82,16 @@ def _length(made: Any) -> int | None:
     return None if isinstance(made, str | os.PathLike | Mapping) else length_of(made)
 
 
+class Recorded(Protocol):
+    """What keeps a timeline."""
+
+    def record(self, most: int) -> None:
+        """From now on, keeps the last `most` spans of each worker."""
+
+    def timeline(self) -> str:
+        """What was done when since then, as JSON."""
+
+
 class Feed:
     """Batches of a program's loader, one epoch after the other, and its training step."""
 
@@ -93,7 +104,7 @@ class Feed:
         self._iterator: Iterator[Any] | None = None
         self._used = False
         self._batch: Any = None
-        self._recorded: Any = None
+        self._recorded: Recorded | None = None
         self._open()
 
     def _open(self) -> None:
@@ -103,23 +114,21 @@ class Feed:
 
     def record(self, most: int) -> None:
         """Keeps the last `most` spans of each worker; called before the first epoch."""
-        loader: Any = self._loader._native if isinstance(self._loader, Loader) else self._loader
+        loader = self._loader
         data = sys.modules.get("torch.utils.data")
-        if isinstance(loader, _native.Loader):
-            loader.record_timeline(most)
-            self._recorded = loader
-        elif hasattr(loader, "_figures"):
-            loader._figures.record(most)
-            self._recorded = loader._figures
+        if isinstance(loader, Loader):
+            self._recorded = loader._backend
+        elif isinstance(getattr(loader, "_core", None), LoaderCore):
+            self._recorded = loader._core
         elif data is not None and isinstance(loader, data.DataLoader) and loader.num_workers > 0:
-            self._recorded = TorchLanes(loader, most)
+            self._recorded = TorchLanes(loader)
+        if self._recorded is not None:
+            self._recorded.record(most)
 
     def timeline(self) -> str:
         """What the program and each worker did when, as JSON; the program's part is empty where only
         the caller knows it."""
-        if isinstance(self._recorded, _native.Loader):
-            return self._recorded.timeline()
-        return json.dumps([[], *(self._recorded.lanes() if self._recorded is not None else ())])
+        return "[[]]" if self._recorded is None else self._recorded.timeline()
 
     def begin(self) -> None:
         """Begins the next epoch."""
@@ -194,12 +203,10 @@ class Feed:
 
 
 def _of_loader(loader: Loader, dataset: Any) -> dict[str, Any]:
-    stats = loader.stats()
-    workers = loader.num_workers
-    if isinstance(loader._native, _native.Loader):
-        known: dict[str, Any] = json.loads(loader._native.evidence())
+    known = loader._backend.evidence()
+    if known is not None:
         return known
-    choice = stats.get("executor")
+    choice, workers = loader.stats()["executor"], loader.num_workers
     executor = choice["name"] if choice else "inline"
     if dataset is None:
         return {"executor": executor, "workers": workers}

@@ -1,8 +1,9 @@
-"""What the workers of torch's own DataLoader do when, which it does not tell."""
+"""What the workers of torch's own DataLoader do when, which it does not report."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import struct
 import tempfile
@@ -22,24 +23,28 @@ class TorchLanes:
     """Follows a DataLoader that has not started its workers yet. It is changed in nothing but its
     worker_init_fn, which calls the one that it had."""
 
-    def __init__(self, loader: Any, most: int) -> None:
-        self._timeline, self._read = Timeline(most), 0
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._read = loader, 0
         descriptor, self._path = tempfile.mkstemp(prefix="feedline-lanes-")
         os.close(descriptor)
         self._close = weakref.finalize(self, _remove, self._path)
-        loader.worker_init_fn = _Follow(self._path, most, loader.worker_init_fn)
 
-    def lanes(self) -> list[list[dict[str, Any]]]:
-        """A list for each worker."""
+    def record(self, most: int) -> None:
+        """From now on, keeps the last `most` spans of each worker."""
+        self._timeline = Timeline(most)
+        self._loader.worker_init_fn = _Follow(self._path, most, self._loader.worker_init_fn)
+
+    def timeline(self) -> str:
+        """What each worker did since `record`, as JSON, behind an empty list for the program."""
         # The file stays, as long as the loader may start more workers.
         with contextlib.suppress(OSError), open(self._path, "rb") as file:
             file.seek(self._read)
-            told = file.read()
-            told = told[: len(told) // _SPAN.size * _SPAN.size]
-            self._read += len(told)
-            for worker, activity, begin, end, number in _SPAN.iter_unpack(told):
+            written = file.read()
+            written = written[: len(written) // _SPAN.size * _SPAN.size]
+            self._read += len(written)
+            for worker, activity, begin, end, number in _SPAN.iter_unpack(written):
                 self._timeline.span(worker, _ACTIVITIES[activity & 1], begin, end, number)
-        return self._timeline.lanes()
+        return json.dumps([[], *self._timeline.lanes()])
 
 
 def _remove(path: str) -> None:

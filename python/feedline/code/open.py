@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from feedline import _native
-from feedline._errors import SourceError, SpecError
+from feedline._errors import SourceError, SpecError, refuse
+from feedline.code.core import EXECUTORS
 from feedline.code.sources import ArraySource, DatasetSource, ListSource, NativeSource
-from feedline.code.stages import refuse
 from feedline.spec.plain import plain
 from feedline.spec.source import read_parts
 
-EXECUTORS = ("auto", "threads", "processes", "inline")
 # An iterable has no length; no epoch is longer than this.
 _ENDLESS = 1 << 48
 
@@ -118,10 +116,3 @@ def field_names(sources: list[Any]) -> tuple[str, ...] | None:
         if isinstance(other, NativeSource) and other.classes != sources[0].classes:
             raise refuse(f"source[{at}]", "has other classes than source[0]")
     return first
-
-
-def open_quarantine(path: Any) -> Any:
-    if path is None:
-        return None
-    descriptor = _native.open_quarantine(os.fsencode(path))
-    return open(descriptor, "a", encoding="utf-8", errors="surrogateescape")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from feedline import _native
-from feedline._errors import SampleError, SpecError
+from feedline._errors import SampleError, refuse
 from feedline.code.image import Axes, arranged, as_array, called, for_functions, is_encoded, takes
 from feedline.spec.plain import plain
 from feedline.transforms import PerBatch, Transform
@@ -57,13 +57,7 @@ def name_of(function: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def refuse(key: str, problem: str, allowed: str | None = None) -> SpecError:
-    """An error about an argument."""
-    text = f"{key}: {problem}" + (f"; allowed: {allowed}" if allowed else "")
-    return SpecError(text, key=key, problem=problem, allowed=allowed)
-
-
-class _Native:
+class _NativeOps:
     """Some native ops in a row."""
 
     def __init__(self, chain: _native.Chain, seed: int, first: bool, final: bool) -> None:
@@ -147,7 +141,7 @@ class Stages:
         self.per_batch: list[Callable[[Any], Any]] = []
         while items and isinstance(items[-1], PerBatch):
             self.per_batch.insert(0, _for_batches(items.pop().function, len(items)))
-        self._steps: list[_Native | _Call] = []
+        self._steps: list[_NativeOps | _Call] = []
         self._decode = json.dumps(plain("decode", decode or {}))
         as_bytes = (decode or {}).get("mode") == "bytes"
         groups = _groups(items)
@@ -172,17 +166,17 @@ class Stages:
             if chain.bfloat16 and not last:
                 raise refuse(f"transforms[{number}]", "NumPy has no bfloat16 for the callable that follows")
             self.bfloat16 = chain.bfloat16
-            self._steps.append(_Native(chain, seed, at == 0, last))
+            self._steps.append(_NativeOps(chain, seed, at == 0, last))
         # A function that comes first gets pixels too where a data set has encoded images.
-        self._decoder: _Native | None = None
+        self._decoder: _NativeOps | None = None
         if not as_bytes and self._steps and isinstance(self._steps[0], _Call):
-            self._decoder = _Native(_native.Chain("[]", "HWC", self._decode), seed, True, False)
+            self._decoder = _NativeOps(_native.Chain("[]", "HWC", self._decode), seed, True, False)
 
     @property
     def first(self) -> _native.Chain | None:
         """The native ops that come first, if any do."""
         step = self._steps[0] if self._steps else None
-        return step.chain if isinstance(step, _Native) else None
+        return step.chain if isinstance(step, _NativeOps) else None
 
     @property
     def functions(self) -> list[Any]:
@@ -198,7 +192,7 @@ class Stages:
     def canonical(self) -> str:
         """All of it in one spelling, to compare."""
         steps = [
-            step.chain.canonical if isinstance(step, _Native) else name_of(step.function)
+            step.chain.canonical if isinstance(step, _NativeOps) else name_of(step.function)
             for step in self._steps
         ]
         described: list[Any] = [steps, [name_of(function) for function in self.per_batch]]

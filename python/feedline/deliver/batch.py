@@ -126,15 +126,15 @@ def _first_length(batch: Any) -> int | None:
     return len(batch) if found is None and isinstance(batch, list) else found
 
 
-class Made:
+class CodeBatch:
     """A batch that Python code made, as `feedline.Batch` looks at it."""
 
     def __init__(
-        self, fields: Mapping[str, Any], rows: int, place: tuple[int, int], padding: int, bfloat16: bool
+        self, fields: Mapping[str, Any], rows: int, position: tuple[int, int], padding: int, bfloat16: bool
     ) -> None:
         self._fields, self._bfloat16 = fields, bfloat16
         self.rows, self.padding = rows, padding
-        self.epoch, self.number = place
+        self.epoch, self.number = position
 
     def arrays(self) -> tuple[Any, ...]:
         return tuple(self._fields.values())

@@ -13,8 +13,8 @@ MOST_PREFETCH = 1024
 """More batches on a device than this are a slip of the pen."""
 
 
-class Choice(NamedTuple):
-    """What the native part is told."""
+class DeviceSettings(NamedTuple):
+    """What the arguments mean to the engine."""
 
     name: str | None
     prefetch: int
@@ -22,12 +22,12 @@ class Choice(NamedTuple):
 
 
 class _Warned:
-    """Whether the missing of CUDA has been told."""
+    """Whether the program was warned that there is no CUDA."""
 
     done = False
 
 
-def choose(device: object, prefetch: int, pin: bool | None, output: str) -> Choice:
+def device_settings(device: object, prefetch: int, pin: bool | None, output: str) -> DeviceSettings:
     """What the arguments `device`, `device_prefetch` and `pin_memory` of a loader mean."""
     if isinstance(prefetch, bool) or not isinstance(prefetch, int) or not 0 <= prefetch <= MOST_PREFETCH:
         raise SpecError(
@@ -39,8 +39,8 @@ def choose(device: object, prefetch: int, pin: bool | None, output: str) -> Choi
         )
     name = _named(device, output)
     if name is not None:
-        return Choice(name, prefetch, True if pin is None else bool(pin))
-    return Choice(None, prefetch, bool(pin) and can_pin())
+        return DeviceSettings(name, prefetch, True if pin is None else bool(pin))
+    return DeviceSettings(None, prefetch, bool(pin) and can_pin())
 
 
 def can_pin() -> bool:
@@ -57,7 +57,7 @@ def can_pin() -> bool:
 
 
 def _named(device: object, output: str) -> str | None:
-    """The device's name as the native part wants it; torch's objects have such a name too."""
+    """The device's name as the engine knows it; torch's objects have such a name too."""
     name = None if device is None else str(device)
     if name is None or name == "cpu":
         return None

@@ -9,24 +9,18 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy.typing
 
 from feedline import _native
-from feedline._errors import ClosedError, Error, SpecError, StateError
-from feedline.code.stages import as_list, has_code, refuse
-from feedline.deliver.batch import Batch, Convert, fields_converter
-from feedline.deliver.device import choose
+from feedline._errors import ClosedError, Error, SpecError, refuse
+from feedline.code.stages import as_list
+from feedline.loader.backend import Backend, Delivery, open_backend
 from feedline.observe.live import hide_workers, open_dashboard
-from feedline.observe.report import Teller, Telling
-from feedline.observe.tuning import Decisions, freeze_code, frozen_file
-from feedline.spec.plain import plain, with_paths
-from feedline.spec.source import is_code, read_source
-from feedline.transforms import PerBatch, Transform, specs
-
-if TYPE_CHECKING:
-    from feedline.code.loader import CodeLoader
+from feedline.observe.report import EpochReporter, Reporter
+from feedline.observe.tuning import Decisions
+from feedline.transforms import PerBatch, Transform
 
 Output = Literal["numpy", "torch", "jax", "dlpack"]
 Executor = Literal["auto", "threads", "processes", "inline"]
@@ -113,8 +107,7 @@ class Loader:
         printed. FEEDLINE_DASHBOARD=1, or a port, in the environment does the same for every loader.
     """
 
-    _native: _native.Loader | CodeLoader
-    _convert: Convert
+    _backend: Backend
     _url: str | None
 
     def __init__(
@@ -184,10 +177,7 @@ class Loader:
                 "collate_fn": collate_fn,
                 "worker_init_fn": worker_init_fn,
             },
-            output,
-            device,
-            device_prefetch,
-            pin_memory,
+            Delivery(output, device, device_prefetch, pin_memory),
         )
         self._show(dashboard)
 
@@ -218,7 +208,7 @@ class Loader:
         if source is not None:
             described["source"] = source
         loader = cls.__new__(cls)
-        loader._open(described, output, device, device_prefetch, pin_memory)
+        loader._open(described, Delivery(output, device, device_prefetch, pin_memory))
         loader._show(dashboard)
         return loader
 
@@ -230,19 +220,18 @@ class Loader:
             self.close()
             raise
 
-    def _open(
-        self, spec: dict[str, Any], output: str, device: object, device_prefetch: int, pin_memory: bool | None
-    ) -> None:
+    def _open(self, spec: dict[str, Any], delivery: Delivery) -> None:
         if "transforms" in spec:
             spec["transforms"] = as_list(spec["transforms"])
-        drawn = "seed" in spec and spec["seed"] is None
-        self._again = (dict(spec), output, device, device_prefetch, pin_memory) if drawn else None
-        if drawn:
+        self._delivery = delivery
+        # With a seed that was drawn: what the loader is opened with again for a state of another seed.
+        self._without_seed = dict(spec) if "seed" in spec and spec["seed"] is None else None
+        if self._without_seed is not None:
             spec["seed"] = secrets.randbits(_SEED_BITS)
-        self._build(spec, output, device, device_prefetch, pin_memory)
+        self._use(open_backend(spec, delivery))
         _warn_of_unused(self._about["unused_columns"])
-        if drawn and self._about["world_size"] > 1:
-            self._native.close()
+        if self._without_seed is not None and self._about["world_size"] > 1:
+            self._backend.close()
             raise refuse(
                 "seed",
                 f"None would draw another seed on each of the {self._about['world_size']} ranks, and their "
@@ -250,60 +239,18 @@ class Loader:
                 "the same number on all ranks",
             )
 
-    def _build(
-        self, spec: dict[str, Any], output: str, device: object, device_prefetch: int, pin_memory: bool | None
-    ) -> None:
-        code = {name: spec.pop(name, None) for name in ("executor", "collate_fn", "worker_init_fn")}
-        code["executor"] = code["executor"] or "auto"
-        source, transforms = spec.get("source"), spec.get("transforms")
-        asked = code["executor"] != "auto" or code["collate_fn"] or code["worker_init_fn"]
-        if is_code(source) or has_code(transforms) or asked:
-            from feedline.code.loader import CodeLoader
-
-            for key, given in (("device", device is not None), ("pin_memory", bool(pin_memory))):
-                if given:
-                    raise refuse(key, "batches that Python code makes stay in the host's plain memory")
-            self._native = inside = CodeLoader(spec, source, output, **code)
-            self._decisions = Decisions(inside)
-            self._about = inside.about
-            self._output, self._device = output, None
-            self._hand: Callable[[Any], Any] = _as_it_is
-            self._teller = Teller(inside.report, _name(self._about))
-            return
-        arrays: list[Any] = []
-        if "source" in spec:
-            spec["source"], arrays = read_source(source)
-        if "transforms" in spec:
-            spec["transforms"] = specs(transforms)
-        paths: list[bytes] = []
-        # Each key by itself, so that messages name it without a prefix.
-        described = {key: plain(key, value, paths) for key, value in spec.items()}
-        chosen = choose(device, device_prefetch, pin_memory, output)
-        self._native = native = _native.Loader(
-            json.dumps(described), arrays, paths, chosen.name, chosen.prefetch, chosen.pin
-        )
-        self._decisions = Decisions(native)
-        self._device = chosen.name
-        self._paths = paths
-        self._about = json.loads(native.about)
-        fields = self._about["fields"]
-        self._names = tuple(field["name"] for field in fields)
-        self._output = output
-        try:
-            self._convert = fields_converter(output, fields, chosen.name)
-        except BaseException:
-            self._native.close()
-            raise
-        names, convert = self._names, self._convert
-        self._hand = lambda batch: Batch(batch, names, convert)
-        self._teller = Teller(lambda: json.loads(native.report()), _name(self._about))
+    def _use(self, backend: Backend) -> None:
+        self._backend = backend
+        self._about = backend.about
+        self._decisions = Decisions(backend)
+        self._reporter = Reporter(backend.report, _name(self._about))
 
     def __iter__(self) -> Epoch:
         """Begins the next epoch, or goes on where `set_epoch` or `load_state_dict` put it."""
         hide_workers()
-        # Of the epoch before all is known by now, and told before the figures are of the next.
-        telling = self._teller.begin()
-        return Epoch(self, self._native.begin(), telling)
+        # Of the epoch before all is known by now, and reported before the figures are of the next.
+        reporter = self._reporter.begin()
+        return Epoch(self, self._backend.begin(), reporter)
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every rank."""
@@ -317,10 +264,7 @@ class Loader:
 
         Data sets and functions of the program stand in it as they are.
         """
-        if not isinstance(self._native, _native.Loader):
-            return self._native.spec
-        spec: dict[str, Any] = with_paths(json.loads(self._native.spec), self._paths)
-        return spec
+        return self._backend.spec
 
     @property
     def classes(self) -> list[str]:
@@ -343,7 +287,7 @@ class Loader:
     def num_workers(self) -> int:
         """Workers that make batches now."""
         try:
-            return int(self._about["workers"]) if self._native.closed else self._native.workers
+            return int(self._about["workers"]) if self._backend.closed else self._backend.workers
         except Error:
             # In a forked child, while a thread of the parent held the loader.
             return int(self._about["workers"])
@@ -351,64 +295,46 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
-        return self._native.position()[0]
+        return self._backend.position()[0]
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the beginning of `epoch`: the next iteration is that one."""
-        self._native.set_epoch(epoch)
+        self._backend.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the run stands, after the last batch that was handed over: plain data.
 
         Taken after an epoch's last batch, it resumes with the next epoch's first.
         """
-        if not isinstance(self._native, _native.Loader):
-            return self._native.state_dict()
-        state: dict[str, Any] = json.loads(self._native.state())
-        return state
+        return self._backend.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state` was taken; the next iteration begins there.
 
         A loader that was made with `seed=None` takes the state's seed.
         """
-        seed = _seed_of(state)
-        if self._native.closed:
+        seed, without_seed = _seed_of(state), self._without_seed
+        if self._backend.closed:
             raise ClosedError("the loader is closed: make a new one")
-        if self._again is None or seed is None or seed == self.seed:
-            self._resume(state)
+        if without_seed is None or seed is None or seed == self.seed:
+            self._backend.load_state_dict(state)
             return
-        other = Loader.__new__(Loader)
-        other._again = self._again
-        spec, output, device, prefetch, pin = self._again
-        other._build({**spec, "seed": seed}, output, device, prefetch, pin)
+        other = open_backend({**without_seed, "seed": seed}, self._delivery)
         try:
-            other._resume(state)
+            other.load_state_dict(state)
         except BaseException:
             # This one stays as it was.
             other.close()
             raise
-        if not isinstance(self._native, _native.Loader) and not isinstance(other._native, _native.Loader):
-            # What can be read once has been begun, whatever the seed.
-            other._native.begun = self._native.begun
-        self._native.close()
-        self.__dict__.update(other.__dict__)
-
-    def _resume(self, state: Mapping[str, Any]) -> None:
-        if not isinstance(self._native, _native.Loader):
-            self._native.load_state_dict(state)
-            return
-        try:
-            text = json.dumps(state, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise StateError(f"cannot resume: this is no state of feedline: {error}") from None
-        self._native.resume(text)
+        # What can be read once has been begun, whatever the seed.
+        other.begun = self._backend.begun
+        self._backend.close()
+        self._use(other)
 
     def stats(self) -> dict[str, Any]:
-        """What happened so far: counts, seconds and bytes."""
-        told = self._native.stats()
-        stats: dict[str, Any] = json.loads(told) if isinstance(told, str) else told
-        return stats
+        """What happened so far: counts, seconds and bytes. All loaders have the same keys; what a loader
+        does not have is None."""
+        return self._backend.stats()
 
     @property
     def dashboard_url(self) -> str | None:
@@ -422,15 +348,12 @@ class Loader:
         Arrays have to be given again, as `from_spec(path, source=arrays)`. Of a loader over Python
         code only the settings are written, with a line that says how to use them.
         """
-        if isinstance(self._native, _native.Loader):
-            self._native.freeze(os.fspath(frozen_file(path)))
-        else:
-            freeze_code(path, self._native.stats(), self.spec.get("prefetch_factor"), "Loader")
+        self._backend.freeze(path)
 
     def close(self) -> None:
         """Ends the workers. Batches that the program has stay valid; iterating is an error."""
-        self._teller.tell()
-        self._native.close()
+        self._reporter.flush()
+        self._backend.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -450,7 +373,7 @@ class Loader:
         order = "shuffled" if spec.get("shuffle") else "in order"
         if "weights" in spec or spec.get("replacement"):
             order = "drawn with replacement"
-        drawn = "" if self._again is None else " (drawn)"
+        drawn = "" if self._without_seed is None else " (drawn)"
         lines = [
             f"Loader({' + '.join(about['sources'])}",
             f"  {_count(about['samples'])} samples{classes}, {order}, seed {self.seed}{drawn}",
@@ -466,9 +389,9 @@ class Loader:
         for name, columns in about["unused_columns"]:
             of = f" of {name}" if len(about["sources"]) > 1 else ""
             lines.append(f"  columns{of} not used: {_some(columns)}")
-        closed = ", closed" if self._native.closed else ""
-        place = f" on {self._device}" if self._device else ""
-        lines.append(f"  {self.num_workers} workers, output {self._output}{place}{closed})")
+        closed = ", closed" if self._backend.closed else ""
+        device = f" on {self._backend.device}" if self._backend.device else ""
+        lines.append(f"  {self.num_workers} workers, output {self._delivery.output}{device}{closed})")
         return "\n".join(lines)
 
 
@@ -509,23 +432,17 @@ def _name(about: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(about["sources"]), *(about[key] for key in ("samples", "batches", "workers"))
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
-
-
 class Epoch(Iterator[Any]):
     """The batches of one epoch. It is over when its loader is iterated again.
 
     A batch is a `feedline.Batch`, or has the structure of a data set's samples.
     """
 
-    __slots__ = ("_decisions", "_hand", "_native", "_number", "_over", "_padding", "_telling")
+    __slots__ = ("_backend", "_decisions", "_number", "_over", "_padding", "_reporter")
 
-    def __init__(self, loader: Loader, number: int, telling: Telling) -> None:
-        self._native, self._number, self._over = loader._native, number, False
-        self._hand, self._padding = loader._hand, 0
-        self._telling = telling
-        self._decisions = loader._decisions
+    def __init__(self, loader: Loader, number: int, reporter: EpochReporter) -> None:
+        self._backend, self._number, self._over = loader._backend, number, False
+        self._decisions, self._reporter, self._padding = loader._decisions, reporter, 0
 
     def __iter__(self) -> Epoch:
         return self
@@ -539,25 +456,24 @@ class Epoch(Iterator[Any]):
         if self._over:
             self._end()
         try:
-            made = self._native.next(self._number)
+            made = self._backend.next(self._number)
         except Exception:
             self._over = True
-            self._telling.gone()
+            self._reporter.failed()
             raise
         if made is None:
             self._over = True
             self._end()
-        batch, self._over = made
-        self._telling.handed()
+        batch, self._over, self._padding = made
+        self._reporter.handed()
         self._decisions.look(self._over)
-        self._padding = batch.padding if isinstance(self._native, _native.Loader) else self._native.padding
-        return self._hand(batch)
+        return batch
 
     def _end(self) -> NoReturn:
         """The program is done with the last batch: how long its step took is known now."""
         with contextlib.suppress(Error):
-            self._native.ended(self._number)
-        self._telling.ended()
+            self._backend.ended(self._number)
+        self._reporter.ended()
         raise StopIteration
 
 

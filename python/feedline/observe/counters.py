@@ -32,8 +32,8 @@ class Counters:
         self.first_batch: float | None = None
         self.turnovers, self.turnover = 0, 0.0
         self._waits = [0] * _BUCKETS
-        # What workers told of the batches they made: how many samples, and seconds for each part.
-        self.told = 0
+        # What workers report of the batches they made: how many samples, and seconds for each part.
+        self.timed = 0
         self.code = self.cpu = self.join = self.hand_over = 0.0
         self._handed: float | None = None
         # Since when the program waits for a batch.
@@ -86,7 +86,7 @@ class Counters:
         self.longest_wait = max(self.longest_wait, wait)
         self._waits[_bucket(wait)] += 1
         if times is not None:
-            self.told += rows
+            self.timed += rows
             self.code += times.code
             self.cpu += times.cpu
             self.join += times.join
@@ -105,7 +105,7 @@ class Counters:
 
     def stats(self) -> dict[str, Any]:
         """The keys that all loaders' stats have."""
-        made, waiting = max(1, self.told), self.waiting
+        made, waiting = max(1, self.timed), self.waiting
         return {
             "batches": self.batches,
             "samples": self.samples,
@@ -121,6 +121,16 @@ class Counters:
                 "collate": self.join / made,
                 "hand over": self.hand_over / made,
             },
+        }
+
+    def worker_stats(self) -> dict[str, Any]:
+        """What workers have done, as in the stats of the engine's own."""
+        return {
+            "samples_made": self.timed,
+            "busy_seconds": self.code + self.join + self.hand_over,
+            "cpu_seconds": self.cpu + self.join,
+            "idle_seconds": None,
+            "memory_wait_seconds": None,
         }
 
     def _quantile(self, share: float) -> float:
@@ -141,18 +151,18 @@ class Counters:
         batches, waited = since("batches"), since("waited")
         first = self.first_batch if not before.get("batches") else None
         if first is not None and batches:
-            # The very first batch waits for the start of everything: it is told apart.
+            # The very first batch waits for the start of everything: it is counted apart.
             batches, waited = batches - 1, waited - first
-        told = since("told")
+        timed = since("timed")
         parts = [("your code", "code", "cpu"), ("collate", "join", "join"), ("hand over", "hand_over", None)]
         stages = [
             {
                 "name": name,
-                "seconds": since(wall) / told,
-                "cpu_seconds": since(cpu) / told if cpu else since(wall) / told,
+                "seconds": since(wall) / timed,
+                "cpu_seconds": since(cpu) / timed if cpu else since(wall) / timed,
             }
             for name, wall, cpu in parts
-            if told
+            if timed
         ]
         turnovers = since("turnovers")
         busy, cpu = since("code") + since("join") + since("hand_over"), since("cpu") + since("join")

@@ -16,7 +16,10 @@ from feedline import _native
 
 _log = logging.getLogger("feedline")
 _VARIABLE = "FEEDLINE_DASHBOARD"
-_told: set[str] = set()
+# What was logged or printed once.
+_said: set[str] = set()
+# Ports that were asked for, and that the page does not have.
+_complained_of: set[int] = set()
 
 # What a process that is killed leaves behind is removed by the next who looks or listens.
 atexit.register(_native.stop_watching)
@@ -58,7 +61,7 @@ _JUDGED = 30.0
 
 
 class Watchable(Protocol):
-    """What a loader of Python code tells of itself."""
+    """What the dashboard asks a loader of Python code for."""
 
     def stats(self) -> dict[str, Any]:
         """What happened so far."""
@@ -124,7 +127,7 @@ class Live:
 
 def open_dashboard(asked: bool | int | None) -> str | None:
     """Serves the page of this process if that was asked for, here or in the environment."""
-    _tell_once(_native.watch_complaint())
+    _warn_once(_native.watch_complaint())
     port = _port_of(asked)
     if port is not None:
         url: str | None = _at_this_port_or_another(port)
@@ -132,8 +135,8 @@ def open_dashboard(asked: bool | int | None) -> str | None:
         url = _as_the_environment_says(os.environ.get(_VARIABLE, ""))
     else:
         url = None
-    if url is not None and url not in _told:
-        _told.add(url)
+    if url is not None and url not in _said:
+        _said.add(url)
         _log.info("dashboard: %s", url)
         print(f"feedline: dashboard: {url}", file=sys.stderr, flush=True)
     return url
@@ -147,10 +150,12 @@ def _at_this_port_or_another(port: int) -> str:
     except OSError as error:
         if not port:
             raise
-        _tell_once(f"{named}{error}; any free port is used")
+        _complained_of.add(port)
+        _warn_once(f"{named}{error}; any free port is used")
         return _native.dashboard(0)
-    if port and f":{port}/" not in url and not any(told.startswith(named) for told in _told):
-        _tell_once(f"{named}a process has one page, and this one's has another port already")
+    if port and f":{port}/" not in url and port not in _complained_of:
+        _complained_of.add(port)
+        _warn_once(f"{named}a process has one page, and this one's has another port already")
     return url
 
 
@@ -165,13 +170,13 @@ def _as_the_environment_says(text: str) -> str | None:
             return _native.dashboard(attempt)
         except Exception as error:
             then = "any free port is used" if attempt else "there is no dashboard"
-            _tell_once(f"{_VARIABLE}={text}: {error}; {then}")
+            _warn_once(f"{_VARIABLE}={text}: {error}; {then}")
     return None
 
 
-def _tell_once(complaint: str | None) -> None:
-    if complaint is not None and complaint not in _told:
-        _told.add(complaint)
+def _warn_once(complaint: str | None) -> None:
+    if complaint is not None and complaint not in _said:
+        _said.add(complaint)
         _log.warning("%s", complaint)
 
 
@@ -192,5 +197,5 @@ def _port_of_environment(text: str) -> int | None:
         return 0
     if text.isascii() and text.isdigit() and int(text) < 65536:
         return int(text)
-    _tell_once(f"{_VARIABLE}={text}: is neither 0, 1 nor a port, and ignored")
+    _warn_once(f"{_VARIABLE}={text}: is neither 0, 1 nor a port, and ignored")
     return None

@@ -1,4 +1,4 @@
-"""What the program is told while it trains: a line for each epoch, a warning if it waits."""
+"""What a loader logs while the program trains: a line for each epoch, a warning if it waits."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MOST_WARNED = 64
 
 
 def _level(level: int) -> int:
-    """The processes of a job on one machine have the same to tell: the first one does."""
+    """The processes of a job on one machine have the same to report: the first one does."""
     return level if os.environ.get("LOCAL_RANK", "0") in ("", "0") else logging.DEBUG
 
 
-class Teller:
-    """Tells how an epoch went, and warns once if the program waits for its batches.
+class Reporter:
+    """Logs how each epoch went, and warns once if the program waits for its batches.
 
     `report` gives the figures of the epoch so far, as `_native.judge` returns them. `name` is the same
     for a loader that is made again with the same settings, which is then not warned of again.
@@ -41,23 +41,23 @@ class Teller:
         self._warned, self._due = False, 0.0
         # Of the epochs before; without the very first batch, which waits for the start of everything.
         self._seconds, self._batches = 0.0, 0
-        # The newest epoch's number, and whether there is something to tell of it.
-        self._newest, self._untold = 0, False
+        # The newest epoch's number, and whether there is something to report of it.
+        self._newest, self._unreported = 0, False
 
-    def begin(self) -> Telling:
+    def begin(self) -> EpochReporter:
         """An epoch begins; called before the figures are of it. The one before may have been left
-        early, or nobody has asked for its end: it is told now."""
-        self.tell()
+        early, or nobody has asked for its end: it is reported now."""
+        self.flush()
         self._newest += 1
         if self._due == 0.0:
             self._due = time.monotonic() + _LEAST_SECONDS
-        return Telling(self, self._newest)
+        return EpochReporter(self, self._newest)
 
     def handed(self, number: int) -> None:
         """A batch of this epoch was handed over. Most of the time there is nothing to do."""
         if number != self._newest:
             return
-        self._untold = True
+        self._unreported = True
         if self._warned:
             return
         now = time.monotonic()
@@ -69,18 +69,18 @@ class Teller:
                 if report["batches"] >= _LEAST_BATCHES:
                     self._warn(report)
 
-    def tell(self, number: int | None = None) -> None:
-        """Tells how the newest epoch went, once; nothing if `number` is that of another one."""
-        if not self._untold or number not in (None, self._newest):
+    def flush(self, number: int | None = None) -> None:
+        """Reports how the newest epoch went, once; nothing if `number` is that of another one."""
+        if not self._unreported or number not in (None, self._newest):
             return
-        self._untold = False
-        tells = LOGGER.isEnabledFor(_level(logging.INFO))
-        if not tells and self._warned:
+        self._unreported = False
+        logs = LOGGER.isEnabledFor(_level(logging.INFO))
+        if not logs and self._warned:
             return
-        # A loader that another thread has closed meanwhile has nothing to tell.
+        # A loader that another thread has closed meanwhile has nothing to report.
         with contextlib.suppress(Error):
             report = self._report()
-            if tells and report["samples"] > 0:
+            if logs and report["samples"] > 0:
                 LOGGER.log(_level(logging.INFO), "%s", line(report))
             if number is None and report["batches"] < _LEAST_BATCHES:
                 # It was left early: how long the last step took is not known.
@@ -90,9 +90,9 @@ class Teller:
             self._batches += report["batches"]
 
     def forget(self, number: int) -> None:
-        """The epoch failed: there is nothing to tell."""
+        """The epoch failed: there is nothing to report."""
         if number == self._newest:
-            self._untold = False
+            self._unreported = False
 
     def _warn(self, report: dict[str, Any]) -> None:
         long = self._seconds + report["seconds"] >= _LEAST_SECONDS
@@ -104,30 +104,30 @@ class Teller:
             return
         _warned_of.add(self._name)
         sentence = report["verdict"]["sentence"]
-        told = "%s (told once; `feedline diagnose` measures the cause)"
-        LOGGER.log(_level(logging.WARNING), told, sentence)
+        text = "%s (told once; `feedline diagnose` measures the cause)"
+        LOGGER.log(_level(logging.WARNING), text, sentence)
 
 
-class Telling:
-    """What is to be told of one epoch. The teller does not hold on to it: a loader must die with its
-    last name, not with the next garbage collection."""
+class EpochReporter:
+    """What is to be reported of one epoch. The reporter does not hold on to it: a loader must die with
+    its last name, not with the next garbage collection."""
 
-    __slots__ = ("_number", "_teller")
+    __slots__ = ("_number", "_reporter")
 
-    def __init__(self, teller: Teller, number: int) -> None:
-        self._teller, self._number = teller, number
+    def __init__(self, reporter: Reporter, number: int) -> None:
+        self._reporter, self._number = reporter, number
 
     def handed(self) -> None:
         """A batch was handed over."""
-        self._teller.handed(self._number)
+        self._reporter.handed(self._number)
 
-    def gone(self) -> None:
+    def failed(self) -> None:
         """The epoch failed."""
-        self._teller.forget(self._number)
+        self._reporter.forget(self._number)
 
     def ended(self) -> None:
         """The program asked for more than the last batch. It may ask again."""
-        self._teller.tell(self._number)
+        self._reporter.flush(self._number)
 
 
 def line(report: dict[str, Any]) -> str:

@@ -104,14 +104,14 @@ class CodeTuning:
     def stats(self) -> dict[str, Any]:
         """What `stats()` says of it."""
         if self._controller is not None:
-            told: dict[str, Any] = json.loads(self._controller.tuning())
-            return told
+            return {"reason": None, **json.loads(self._controller.tuning())}
         fixed = "workers with a state or a seed each, and workers whose number was given stay as they are"
         return {
             "auto": self._auto and not self._settled,
             "reason": fixed if self._settled or not self._auto else "nothing was made yet",
             "num_workers": self.workers,
             "most_workers": self.workers,
+            "prefetch": None,
             "decisions": [],
             "decisions_left_out": 0,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy
 
-from feedline._errors import SpecError
+from feedline._errors import SpecError, StateError
 
 
 def plain(key: str, value: Any, paths: list[bytes] | None = None) -> Any:
@@ -64,6 +65,14 @@ def with_paths(value: Any, paths: list[bytes]) -> Any:
     if isinstance(value, list):
         return [with_paths(item, paths) for item in value]
     return value
+
+
+def state_text(state: Any) -> str:
+    """A state as JSON."""
+    try:
+        return json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"cannot resume: this is no state of feedline: {error}") from None
 
 
 def _wrong(key: str, value: str | None, problem: str) -> SpecError:

@@ -53,7 +53,6 @@ class Progress:
         self.workers: list[dict[str, Any]] | None = None
         self.since_snapshot = 0
         self.turn = 0
-        self.feed: Feed | None = None
 
     def count(self, number: int, note: Any = None) -> None:
         """Notes that a batch is done with; `note` is its sampler's state after it was drawn."""
@@ -91,10 +90,10 @@ class Epoch(Iterator[Any]):
 
     def __init__(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
         self._loader: DataLoader[Any] | None = loader
-        # What the epoch before came to is told before the figures are of this one.
-        self._telling = loader._teller.begin()
-        loader._figures.between_epochs()
-        loader._before, loader._epochs = loader._figures.mark(), loader._epochs + 1
+        # What the epoch before came to is reported before the figures are of this one.
+        self._reporter = loader._reporter.begin()
+        loader._core.begin_epoch(loader._epochs)
+        loader._epochs += 1
         self._pin = loader.pin_memory and torch.accelerator.is_available()
         self._kind = kind_of(loader.dataset)
         # Each worker has its own part of the data or its own state: the tasks go round.
@@ -139,7 +138,7 @@ class Epoch(Iterator[Any]):
             self._progress.own = resumed["sampler"].get("own")
         if guess is not None:
             self._feed, self._executor = guess[1], guess[2]
-            self._progress.feed = self._feed
+            loader._core.feed = self._feed
             return
         self._open(loader, resumed)
 
@@ -183,7 +182,7 @@ class Epoch(Iterator[Any]):
             helper=None if own else _helper(loader, job, executor),
         )
         self._feed.progress = progress
-        progress.feed = self._feed
+        loader._core.feed = self._feed
         if loader.num_workers > 0:
             self._feed.fill()
 
@@ -241,31 +240,29 @@ class Epoch(Iterator[Any]):
         loader = self._loader
         if loader is None:
             raise StopIteration
-        figures = loader._figures
-        asked, begins = figures.asked(), self._progress.handed == 0
-        loader._live.asked(loader)
+        core = loader._core
+        asked, begins = core.asked(), self._progress.handed == 0
         try:
             task, result = self._feed.next()
         except BaseException as error:
-            loader._wait_no_longer()
+            core.left()
             if isinstance(error, StopIteration):
-                self._telling.ended()
+                self._reporter.ended()
                 self._finish()
             elif isinstance(error, KeyboardInterrupt):
                 loader.close()
             raise
         self._note(task, result)
         if result.error is not None:
-            loader._wait_no_longer()
+            core.left()
             raise result.error
         rows = self._rows(loader, task.index, result.value)
-        figures.handed(task.number, rows, asked, begins=begins, result=result)
-        loader._live.handed(loader)
         # Where each worker has a state or a seed, their number stays.
         fixed = self._own or loader.random == "worker"
-        loader._tuning.handed(None if fixed else self._executor, figures)
+        adjusted = None if fixed else self._executor
+        core.handed(task.number, rows, asked, begins=begins, result=result, adjusted=adjusted)
         loader._decisions.look(self._feed.exhausted)
-        self._telling.handed()
+        self._reporter.handed()
         if self._feed.exhausted and loader.persistent_workers:
             self._guess_next(loader)
         progress = self._progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 import weakref
@@ -16,33 +15,19 @@ from torch.utils.data._utils.collate import default_collate
 
 from feedline import _native
 from feedline._errors import StateError
-from feedline.observe.counters import Counters
-from feedline.observe.live import Live, open_dashboard
-from feedline.observe.report import Teller
-from feedline.observe.tuning import CodeTuning, Decisions, freeze_code
+from feedline.code.core import EXECUTORS, LoaderCore
+from feedline.observe.live import open_dashboard
+from feedline.observe.report import Reporter
+from feedline.observe.tuning import Decisions, freeze_code
 from feedline.torch.epoch import Epoch, Progress, kind_of
 from feedline.torch.order import Guess
-from feedline.workers import (
-    Choice,
-    Executor,
-    Feed,
-    Inline,
-    Job,
-    Processes,
-    Task,
-    Threads,
-    WorkerError,
-    choose,
-    is_stateful,
-)
+from feedline.workers import Choice, Executor, Feed, Job, Task, choose, is_stateful
 from feedline.workers.slots import Pin
 from feedline.workers.torch_side import added_functions
 
-_log = logging.getLogger("feedline")
 _T_co = TypeVar("_T_co", covariant=True)
 # CUDA 12.5, which has cuCtxRecordEvent.
 _KNOWS_ALL_STREAMS = 12050
-_EXECUTORS = ("auto", "threads", "processes", "inline")
 
 
 class DataLoader(torch.utils.data.DataLoader[_T_co]):
@@ -56,7 +41,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         "auto" tries the first samples and picks; `stats()["executor"]` says what and why.
     num_workers: as torch's, or "auto", which begins with one for each core that the process may use
         (a share of them under torchrun). They are then adjusted to what the program needs; the
-        batches are the same, and `stats()["tuning"]` tells what was decided and why. Where each
+        batches are the same, and `stats()["tuning"]` has what was decided and why. Where each
         worker has a part, a state or a seed of its own, "auto" is 1, with a warning.
     random: "batch" seeds the global generators of random, NumPy and torch for each batch, so
         that batches do not depend on the number of workers and resume exactly; "worker" seeds
@@ -89,8 +74,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         random: Literal["batch", "worker"] = "batch",
         dashboard: bool | int | None = None,
     ) -> None:
-        if executor not in _EXECUTORS:
-            raise ValueError(f"executor = {executor!r}: is not one of {', '.join(_EXECUTORS)}")
+        if executor not in EXECUTORS:
+            raise ValueError(f"executor = {executor!r}: is not one of {', '.join(EXECUTORS)}")
         if random not in ("batch", "worker"):
             raise ValueError(f"random = {random!r}: is neither 'batch' nor 'worker'")
         if snapshot_every_n_steps is not None and snapshot_every_n_steps < 1:
@@ -127,7 +112,6 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self.executor, self.random = executor, random
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self._idle: Executor | None = None
-        self._choice: Choice | None = None
         self._progress: Progress | None = None
         self._epoch: weakref.ref[Epoch] | None = None
         self._resumed: dict[str, Any] | None = None
@@ -135,9 +119,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._round = 0
         self._guess: tuple[Guess, Feed, Executor] | None = None
         self._guesses = True
-        self._process = os.getpid()
         self.dashboard_url = open_dashboard(dashboard)
-        self._watch()
+        self._make_core()
 
     def __iter__(self) -> Any:
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
@@ -159,8 +142,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _notice_fork(self) -> None:
         """In a forked child the workers, and whatever locks they hold, are the parent's."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
+        if self._core.notice_fork():
             self._idle = self._guess = self._epoch = None
 
     def _warn_about_pinning(self) -> None:
@@ -197,47 +179,28 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _take_executor(self, job: Job, base_seed: int, first: Task | None) -> Executor:
         """The workers of the last epoch, or new ones."""
-        if self.num_workers == 0 or self.executor == "inline":
-            if self._choice is None:
-                self._choice = Choice(
-                    "inline", "num_workers=0" if self.num_workers == 0 else "it was asked for"
-                )
-            return Inline(job)
         idle, self._idle = self._idle, None
         if idle is not None and idle.owner == os.getpid():
             if not self.persistent_workers:
                 # torch starts new workers, which see the data set as it is now.
                 idle.renew(job, base_seed)
             return idle
-        if self._choice is None:
-            if self.executor != "auto":
-                self._choice = Choice(self.executor, "it was asked for")
-            elif self.multiprocessing_context is not None:
-                self._choice = Choice("processes", "multiprocessing_context was given")
-            elif self.random == "worker":
-                self._choice = Choice("processes", "random='worker' seeds each worker process")
-            else:
-                self._choice = choose(job, self.num_workers, first, base_seed).tell()
-        made: Executor
-        prefetch, pin = self.prefetch_factor or 1, self._pin_function()
-        if self._choice.name == "processes":
-            method = self._start_method()
-            try:
-                made = Processes(job, self.num_workers, prefetch, base_seed, method, pin)
-            except WorkerError as error:
-                if (
-                    self.executor != "auto"
-                    or job.kind != "map"
-                    or not self._choice.reason.startswith("a sample")
-                ):
-                    raise
-                self._choice = Choice("threads", f"{self._choice.reason}, but {error}").tell()
-                made = Threads(job, self.num_workers, prefetch, base_seed, pin)
-        else:
-            made = Threads(job, self.num_workers, prefetch, base_seed, pin)
+        choice = self._core.choose(lambda: self._choose(job, base_seed, first))
+        if choice.name == "inline":
+            return self._core.start(choice, job, 1, base_seed)
+        method, pin = self._start_method(), self._pin_function()
+        executor = self._core.start(choice, job, self.prefetch_factor or 1, base_seed, method=method, pin=pin)
         # Whatever happens to this object, its workers end with it.
-        weakref.finalize(self, made.close)
-        return made
+        weakref.finalize(self, executor.close)
+        return executor
+
+    def _choose(self, job: Job, base_seed: int, first: Task | None) -> Choice:
+        """Where the data set's code runs, if the program leaves it open."""
+        if self.multiprocessing_context is not None:
+            return Choice("processes", "multiprocessing_context was given")
+        if self.random == "worker":
+            return Choice("processes", "random='worker' seeds each worker process")
+        return choose(job, self.num_workers, first, base_seed).log()
 
     def _pin_function(self) -> Callable[[int, int], Pin] | None:
         """Locks the pages that batches are written to, so that torch finds them pinned already."""
@@ -293,60 +256,28 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if last is not None:
             last._leave()
         self._resumed = dict(state_dict) if state_dict.get("begun", True) else None
-        self._progress = None
+        self._progress = self._core.feed = None
 
     def stats(self) -> dict[str, Any]:
-        """What happened so far: counts and seconds."""
-        choice, progress = self._choice, self._progress
-        return {
-            **self._figures.stats(),
-            "queue": None if progress is None or progress.feed is None else progress.feed.queue,
-            "executor": None if choice is None else {"name": choice.name, "reason": choice.reason},
-            "workers": {"number": self._tuning.workers},
-            "tuning": self._tuning.stats(),
-            "made_by_the_caller": 0 if progress is None or progress.feed is None else progress.feed.helped,
-        }
+        """What happened so far, with the keys of `feedline.Loader.stats()`."""
+        return self._core.stats()
 
-    def report(self) -> dict[str, Any]:
-        """How the current or last epoch went so far, and why the program waited."""
-        return {**self.report_since(self._before), "epoch": self._epochs - 1}
-
-    def report_since(self, before: dict[str, Any]) -> dict[str, Any]:
-        """The same since a mark of its figures."""
-        choice = self._choice
-        return self._figures.report(
-            before,
-            executor="inline" if choice is None else choice.name,
-            batch_size=float(self.batch_size or self._figures.rows),
-            workers=self._tuning.workers,
-        )
-
-    def mark(self) -> dict[str, Any]:
-        """Its figures as they stand, for `report_since`."""
-        return self._figures.mark()
-
-    def _watch(self) -> None:
-        self._figures, self._before, self._epochs = Counters(), dict[str, Any](), 0
-        self._tuning = CodeTuning(self._adjusts, self.num_workers)
-        self._decisions = Decisions(self._tuning)
-        # The teller must not keep the loader alive.
-        loader = weakref.ref(self)
-
-        def report() -> dict[str, Any]:
-            alive = loader()
-            return {"batches": 0, "wait_share": 0.0, "seconds": 0.0} if alive is None else alive.report()
-
-        made = type(self.dataset).__qualname__, type(self.sampler).__qualname__
-        self._teller = Teller(report, (*made, self.batch_size, self.num_workers))
+    def _make_core(self, choice: Choice | None = None) -> None:
         size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
-        # A sampler of the program's may call anything that.
-        size = size if isinstance(size, int) and size > 0 else 1
-        self._live = Live(type(self.dataset).__qualname__, size)
-
-    def _wait_no_longer(self) -> None:
-        """There is no batch for the program."""
-        self._figures.between_epochs()
-        self._live.left(self)
+        self._core = LoaderCore(
+            type(self.dataset).__qualname__,
+            executor=self.executor,
+            workers=self.num_workers,
+            adjusts=self._adjusts,
+            batch_size=self.batch_size,
+            # A sampler of the program's may call anything that.
+            shown_batch_size=size if isinstance(size, int) and size > 0 else 1,
+        )
+        self._core.choice = choice
+        self._epochs = 0
+        self._decisions = Decisions(self._core.tuning)
+        kinds = type(self.dataset).__qualname__, type(self.sampler).__qualname__
+        self._reporter = Reporter(self._core.report, (*kinds, self.batch_size, self.num_workers))
 
     def freeze(self, path: str | os.PathLike[str]) -> None:
         """Writes the settings that `num_workers="auto"` has found by now, for
@@ -356,7 +287,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def close(self) -> None:
         """Ends the workers; iterating again starts new ones."""
         self._notice_fork()
-        self._teller.tell()
+        self._reporter.flush()
         self._drop_guess()
         last = None if self._epoch is None else self._epoch()
         if last is not None:
@@ -364,7 +295,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.close()
-        self._live.close()
+        self._core.close()
 
     def _drop_guess(self) -> None:
         guess, self._guess = self._guess, None
@@ -373,24 +304,16 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             self._give_executor(guess[2])
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = dict(self.__dict__)
-        for name in (
-            "_idle",
-            "_progress",
-            "_epoch",
-            "_guess",
-            "_teller",
-            "_live",
-            "_tuning",
-            "_decisions",
-            "dashboard_url",
-        ):
-            kept[name] = None
-        return kept
+        state = dict(self.__dict__)
+        for name in ("_idle", "_progress", "_epoch", "_guess", "_reporter", "_decisions", "dashboard_url"):
+            state[name] = None
+        # Of the core, the choice of an executor is all that goes along.
+        state["_core"] = self._core.choice
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._watch()
+        self._make_core(state["_core"])
 
 
 def _auto_workers(dataset: Any, random: str) -> int:

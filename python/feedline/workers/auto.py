@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 
@@ -29,14 +29,16 @@ _SAMPLES, _SECONDS, _FEW = 32, 0.04, 4
 _LOCK_SHARE = 0.25
 
 
-@dataclass
+@dataclass(frozen=True)
 class Choice:
     """An executor's name and why it was chosen."""
 
     name: str
     reason: str
+    fallback: Literal["threads"] | None = None
+    """An executor that makes the same batches, where this one was chosen for its speed alone."""
 
-    def tell(self) -> Choice:
+    def log(self) -> Choice:
         """Writes it to the log."""
         _log.info("executor %r: %s", self.name, self.reason)
         return self
@@ -81,7 +83,7 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
                 "samples seed torch's global generator themselves, or cannot be repeated: threads share it",
             )
     except Exception:
-        # The executor meets the same error, and tells it with the batch it belongs to.
+        # The executor meets the same error, and reports it with the batch it belongs to.
         return Choice("processes" if stand_in.asked else "threads", "the first sample failed")
     finally:
         seconds = time.perf_counter() - begun
@@ -109,7 +111,8 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
     text = f"a sample takes {cost:.2f} ms and holds the interpreter's lock for {share:.0%} of it"
     if share * workers <= _LOCK_SHARE:
         return Choice("threads", f"{text}, so {workers} threads hardly wait for each other")
-    return Choice("processes", f"{text}, so {workers} threads would wait for each other")
+    reason = f"{text}, so {workers} threads would wait for each other"
+    return Choice("processes", reason, fallback="threads")
 
 
 def _make_some(
