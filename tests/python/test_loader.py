@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -433,6 +434,14 @@ def test_the_way_through_python_is_short(arrays: tuple[Array, Array]) -> None:
         times.append((time.perf_counter() - began) / len(loader))
     # About 5 µs; twenty times that would be a mistake on any machine.
     assert min(times) < 100e-6
+
+
+def test_only_what_torch_users_pass_by_position_has_one(arrays: tuple[Array, Array]) -> None:
+    parameters = list(inspect.signature(Loader).parameters.values())
+    positional = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
+    assert positional == ["source", "transforms", "batch_size", "shuffle"]
+    with pytest.raises(TypeError, match="positional"):
+        Loader(arrays, (), 4, True, 7)  # type: ignore[misc]
 
 
 def test_version() -> None:
