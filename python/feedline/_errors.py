@@ -80,7 +80,7 @@ class SampleError(Error, RuntimeError):
 
 
 def _portable(cause: BaseException | None) -> BaseException | None:
-    """A cause that can be sent to another process, or one that tells of it."""
+    """A cause that can be sent to another process, or one that describes it."""
     import cloudpickle
 
     try:
@@ -175,7 +175,7 @@ def _file_error(what: str, errno: int | None, reason: str, filename: str) -> Fil
 
 
 def make(name: str, text: str, details: dict[str, Any]) -> Error:
-    """The error of that name; the native part calls this."""
+    """The error of that name; the native module calls this."""
     if name == "FileError":
         return _file_error(**details)
     made = globals()[name](text, **details)

@@ -1,4 +1,4 @@
-"""The native part of feedline; use the package `feedline`."""
+"""The native module of feedline; use the package `feedline`."""
 
 import os
 from collections.abc import Sequence

@@ -23,11 +23,11 @@ _ALLOWED = (
 )
 
 # A field's name, what it is, the thing itself, and an array's type and shape.
-Part: TypeAlias = tuple[str, str, Any, str | None, list[int]]
+FieldValue: TypeAlias = tuple[str, str, Any, str | None, list[int]]
 
 
 def _describe(name: str, kind: FieldKind) -> dict[str, Any]:
-    """A declared field as the native part reads it."""
+    """A declared field as the engine reads it."""
     problem = f"fields[{name!r}] = {kind!r}: is not allowed; allowed: {_ALLOWED}"
     wrong = SpecError(problem, key=f"fields[{name!r}]", allowed=_ALLOWED)
     if isinstance(kind, str) and kind in _PLAIN:
@@ -122,7 +122,7 @@ class Writer:
         A sample that is refused for what it holds leaves the writer as it was. `key` names it where
         the format has names; it must be unique, and is its number if not given.
         """
-        self._native.write([self._part(name, value) for name, value in sample.items()], key)
+        self._native.write([self._field(name, value) for name, value in sample.items()], key)
 
     @property
     def samples(self) -> int:
@@ -158,7 +158,7 @@ class Writer:
         else:
             self.abort()
 
-    def _part(self, name: str, value: Any) -> Part:
+    def _field(self, name: str, value: Any) -> FieldValue:
         if not isinstance(name, str):
             raise TypeError(f"a field's name is text, not {name!r}")
         if isinstance(value, bytes):
@@ -187,7 +187,7 @@ class Writer:
             )
         return self._array(name, value, declared)
 
-    def _array(self, name: str, value: Any, declared: str | None) -> Part:
+    def _array(self, name: str, value: Any, declared: str | None) -> FieldValue:
         is_array = hasattr(value, "__array__") or hasattr(value, "__array_interface__")
         is_list = declared is not None and isinstance(value, list | tuple)
         if not is_array and not is_list:

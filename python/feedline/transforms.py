@@ -330,7 +330,7 @@ class RandomChoice(Transform):
 class PerBatch:
     """A Python function for whole batches, at the end of a loader's transforms.
 
-    It gets a batch as the loader would hand it over, of NumPy arrays (of a folder, a manifest or
+    It gets a batch as the loader would hand it over, of NumPy arrays (of files, shards or
     arrays: a dict of them by their fields' names), and returns what takes its place. It runs where the
     batch is made.
     """
@@ -382,7 +382,7 @@ def apply(
         )
     height, width, channels = (*image.shape, 1)[:3]
     ops = json.dumps(plain("transforms", specs(transforms)))
-    # The native part writes the layouts' names small.
+    # The engine writes the layouts' names small.
     order = layout if layout == "channels_last" else layout.lower()
     pixels, planar = image.tobytes(), False
     try:
@@ -422,10 +422,10 @@ def drawn(
     height, width, channels = (*size, 3)[:3]
     ops = json.dumps(plain("transforms", specs(transforms)))
     try:
-        told = _native.drawn_transforms(ops, height, width, channels, seed, epoch, position)
+        text = _native.drawn_transforms(ops, height, width, channels, seed, epoch, position)
     except ValueError as error:
         raise SpecError(str(error), key="transforms") from None
-    return list(json.loads(told))
+    return list(json.loads(text))
 
 
 def drawn_mix(
@@ -442,7 +442,7 @@ def drawn_mix(
     """
     ops = json.dumps(plain("transforms", specs(transforms)))
     try:
-        told = _native.drawn_mix(ops, size[0], size[1], seed, epoch, batch)
+        text = _native.drawn_mix(ops, size[0], size[1], seed, epoch, batch)
     except ValueError as error:
         raise SpecError(str(error), key="transforms") from None
-    return dict(json.loads(told))
+    return dict(json.loads(text))

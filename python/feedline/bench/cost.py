@@ -184,6 +184,6 @@ def evidence(
         stages = stage_costs(dataset, collate)
         share = lock_share(dataset)
     except Exception:
-        # The run has told of it already if it matters; a view that does not work tells nothing.
+        # The run has reported it already if it matters; a view that does not work says nothing.
         stages, share = [], None
     return {"executor": executor, "workers": workers, "stages": stages, "interpreter_lock": share}

@@ -25,7 +25,7 @@ _BATCH_SIZE = 64
 # A step is warmed up, then timed so often, or less often in so many seconds.
 _WARM, _TIMED, _TIMED_SECONDS = 3, 10, 20.0
 # Arguments of torch's DataLoader that are kept when it is made again, where this torch has them.
-_KEPT = (
+_TORCH_ARGUMENTS = (
     "num_workers",
     "collate_fn",
     "pin_memory",
@@ -321,7 +321,7 @@ def _remade(loader: Any, name: str | None, changes: dict[str, Any]) -> Any:
     data = _torch_data()
     kind = type(loader) if name is None else _torch_class(name)
     ours = issubclass(kind, _torch_class("feedline.torch"))
-    arguments = {key: getattr(loader, key) for key in _KEPT if hasattr(loader, key)}
+    arguments = {key: getattr(loader, key) for key in _TORCH_ARGUMENTS if hasattr(loader, key)}
     if loader.batch_size is not None or loader.batch_sampler is None:
         arguments["batch_size"] = loader.batch_size
         if loader.batch_size is not None:

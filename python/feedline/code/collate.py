@@ -27,7 +27,7 @@ def is_named_tuple(value: object) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
-# What most fields are, told apart by one look: they stay as they are.
+# What most fields are, recognised by one look: they stay as they are.
 _KEPT = frozenset((numpy.ndarray, _native.Pending, type(None), bool, int, float, str, bytes))
 _NUMBERS = bool | int | float | complex | numpy.generic
 

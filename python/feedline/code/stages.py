@@ -25,7 +25,7 @@ class Row(NamedTuple):
     source: int
     epoch: int
     draws: int
-    """The place in the epoch that random draws belong to."""
+    """The position in the epoch that random draws belong to."""
     position: int
     """The position whose sample it is; another than `draws` where a batch is filled up."""
 
@@ -105,8 +105,8 @@ class _Call:
 def failed(row: Row, stage: str, error: Exception, path: str | None = None, what: str = "") -> SampleError:
     """The error of a sample whose Python code failed."""
     reason = f"{type(error).__name__}: {error}"
-    place = "" if path is None else f" ({path})"
-    text = f"sample {row}{place}: cannot {stage}: {what + ': ' if what else ''}{reason}"
+    file = "" if path is None else f" ({path})"
+    text = f"sample {row}{file}: cannot {stage}: {what + ': ' if what else ''}{reason}"
     return SampleError(text, index=row.sample, source=row.source, path=path, stage=stage, reason=reason)
 
 
@@ -117,7 +117,7 @@ def _pixels(value: Any) -> Any:
     if type(value) is not numpy.ndarray:
         array = as_array(value)
         if array is None:
-            # The native part says what it would take.
+            # The engine says what it would take.
             return value
         value = array
     return value if value.flags.carray else numpy.require(value, requirements=("C", "A"))

@@ -67,7 +67,7 @@ class Watchable(Protocol):
         """What happened so far."""
 
     def mark(self) -> dict[str, Any]:
-        """Its figures as they stand."""
+        """Its counters as they stand."""
 
     def report_since(self, before: dict[str, Any]) -> dict[str, Any]:
         """What happened since a mark, judged."""

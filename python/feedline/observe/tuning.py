@@ -53,8 +53,8 @@ class Decisions:
             return
         # Another thread may close the loader meanwhile: the batch in hand is not lost for that.
         with contextlib.suppress(Error):
-            self._seen, told = self._loader.decisions(self._seen)
-            for decision in json.loads(told):
+            self._seen, news = self._loader.decisions(self._seen)
+            for decision in json.loads(news):
                 _log.info("%s", _sentence(decision))
 
 
@@ -76,7 +76,7 @@ class CodeTuning:
         # Whether it is known that the workers are none that can be changed.
         self._settled = False
 
-    def handed(self, executor: object, figures: Counters) -> None:
+    def handed(self, executor: object, counters: Counters) -> None:
         """A batch was handed over. Most of the time there is nothing to do."""
         now = time.monotonic()
         if now < self._due or not self._auto:
@@ -87,10 +87,10 @@ class CodeTuning:
         if self._controller is None:
             self._controller = _native.Controller(self.workers, executor.capacity)
             self._first = now
-        wait = figures.waited - (figures.first_batch or 0.0) - figures.turnover
-        busy = figures.code + figures.join
+        wait = counters.waited - (counters.first_batch or 0.0) - counters.turnover
+        busy = counters.code + counters.join
         wanted, due = self._controller.look(
-            now - self._first, figures.batches, figures.samples, wait, figures.stepped, busy
+            now - self._first, counters.batches, counters.samples, wait, counters.stepped, busy
         )
         self._due = self._first + due
         if wanted != executor.active:
@@ -118,7 +118,7 @@ class CodeTuning:
 
 
 def frozen_file(path: str | os.PathLike[str]) -> Path:
-    """The file for frozen settings, whose name tells how they are written."""
+    """The file for frozen settings, whose ending says how they are written."""
     where = Path(path)
     if where.suffix not in (".toml", ".json"):
         raise ValueError(f"freeze: {str(where)!r}: the name must end in .toml or .json")

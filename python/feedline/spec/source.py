@@ -1,4 +1,4 @@
-"""What `Loader(source)` may be, told apart: paths, descriptions, arrays, and lists of them."""
+"""What `Loader(source)` may be, and which of them it is: paths, descriptions, arrays, and lists of them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory
 
 from feedline.deliver.batch import rows_of
-from feedline.torch.order import Guess, Order, draw_base_seed, generators, is_known, load_sampler
+from feedline.torch.order import Guess, SamplerOrder, draw_base_seed, generators, is_known, load_sampler
 from feedline.workers import (
     Begin,
     Executor,
@@ -40,7 +40,7 @@ def kind_of(dataset: Any) -> str:
 class Progress:
     """How far an epoch has come. The loader keeps it when the epoch's iterator is gone."""
 
-    def __init__(self, kind: str, base_seed: int, number: int, order: Order) -> None:
+    def __init__(self, kind: str, base_seed: int, number: int, order: SamplerOrder) -> None:
         self.kind, self.base_seed, self.round, self.order = kind, base_seed, number, order
         self.yielded = 0
         self.finished = False
@@ -121,7 +121,7 @@ class Epoch(Iterator[Any]):
         if guess is not None:
             order = guess[0].order
         else:
-            order = Order(loader, None if resumed is None else resumed["sampler"], _first(resumed))
+            order = SamplerOrder(loader, None if resumed is None else resumed["sampler"], _first(resumed))
             if resumed is None:
                 order.begin()
         if resumed is not None:
@@ -201,7 +201,7 @@ class Epoch(Iterator[Any]):
             )
 
     @staticmethod
-    def _tasks(loader: DataLoader[Any], order: Order, progress: Progress) -> Iterator[Task]:
+    def _tasks(loader: DataLoader[Any], order: SamplerOrder, progress: Progress) -> Iterator[Task]:
         every = loader.snapshot_every_n_steps
         iterable, stateful = kind_of(loader.dataset) == "iterable", is_stateful(loader.dataset)
         seeded, collates = loader.random == "batch", loader._auto_collation
@@ -410,10 +410,10 @@ class _EpochFeed(Feed):
         task.seed = mixed(progress.base_seed, progress.round, at + 1, count)
 
 
-class _Ready(Order):
+class _Ready(SamplerOrder):
     """An order of which the first lists were drawn already."""
 
-    def __init__(self, order: Order, indices: list[Any]) -> None:
+    def __init__(self, order: SamplerOrder, indices: list[Any]) -> None:
         self._order, self._indices = order, iter(indices)
         self._sampler, self._iterator = order._sampler, None
 

@@ -91,7 +91,7 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.get("random") == other.get("random") and one.get("numpy") == other.get("numpy")
 
 
-class Order:
+class SamplerOrder:
     """The index lists of one epoch, and the state to find the next one again."""
 
     def __init__(self, loader: Any, state: dict[str, Any] | None = None, yielded: int = 0) -> None:
@@ -206,7 +206,7 @@ class Guess:
 
     def __init__(self, loader: Any, count: int) -> None:
         self._loader, self._count = weakref.proxy(loader), count
-        self.order = Order(loader)
+        self.order = SamplerOrder(loader)
         sampler = innermost(loader)
         epoch = getattr(sampler, "epoch", None)
         if isinstance(epoch, int) and isinstance(sampler, DistributedSampler):

@@ -85,7 +85,7 @@ class Worker:
     def on_job(
         self, packed: Any, worker: int, base_seed: int, around: dict[str, Any], *, fds: list[int]
     ) -> None:
-        """Takes the work over; a data set that cannot be opened here is told with the first task."""
+        """Takes the work over; a data set that cannot be opened here is reported with the first task."""
         self._worker, self._maker, self._trouble = worker, None, None
         page = Slot(fds[1])
         page.map(PAGE * 8)

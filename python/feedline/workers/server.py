@@ -160,7 +160,7 @@ class Server:
             self._channel.post(("import", new, list(sys.path)))
 
     def fork(self, end: socket.socket) -> int:
-        """Asks for a worker with `end` as its connection; `pid` tells which one it became."""
+        """Asks for a worker with `end` as its connection; `pid` says which one it became."""
         token = self._next
         self._next += 1
         self._channel.post(("fork", token), (end.fileno(),))

@@ -149,10 +149,10 @@ class _Locked:
     """A slot's pages are locked so that a device can copy from them behind the program's back."""
 
     def __init__(self, slot: Slot, pin: Callable[[int, int], Pin]) -> None:
-        self.place = slot.address, slot.size
+        self.range = slot.address, slot.size
         # A slot that grows is mapped elsewhere; what is locked must stay until the lock ends.
         self._memory = slot.view(0, slot.size)
-        self.pin = pin(*self.place)
+        self.pin = pin(*self.range)
         self.marked = False
 
     def is_free(self) -> bool:
@@ -199,7 +199,7 @@ class Slots:
         lease = Lease(slot, size, self.give_back)
         if self._pin is not None and size:
             locked = self._locked.get(id(slot))
-            if locked is None or locked.place != (slot.address, slot.size):
+            if locked is None or locked.range != (slot.address, slot.size):
                 # The old lock ends first: a page may be locked once.
                 self._locked.pop(id(slot), None)
                 try:

@@ -59,12 +59,12 @@ def make_info(job: Job, worker: int, seed: int, method: str, asked: Callable[[],
 
     kind: Any = WorkerInfo
     if asked is not None:
-        tell = asked
+        report = asked
 
         class Watched(WorkerInfo):
             def __getattribute__(self, name: str) -> Any:
                 if not name.startswith("_"):
-                    tell()
+                    report()
                 return super().__getattribute__(name)
 
         kind = Watched

@@ -33,7 +33,7 @@ def patience() -> float:
 
 
 class Sight:
-    """What is seen of one process. Its start time tells it from a later one with the same number."""
+    """What is seen of one process. Its start time distinguishes it from a later one with the same number."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
