@@ -12,14 +12,14 @@ from typing import Any
 
 from feedline import _native
 from feedline._errors import ClosedError, SourceError, StaleIteratorError
-from feedline.code.core import LoaderCore
+from feedline.code.core import LoaderCore, helper
 from feedline.code.failures import FailedSamples
 from feedline.code.pipeline import Pipeline
 from feedline.code.stream import ANEW, stream_name, warn_of_the_long_way
 from feedline.deliver.batch import rows_of
 from feedline.observe.tuning import freeze_code
 from feedline.spec.plain import state_text
-from feedline.workers import Begin, Executor, Feed, Maker, Result, Task, apart
+from feedline.workers import Begin, Executor, Feed, Result, Task
 
 _CLOSED = "the loader is closed: make a new one"
 _STALE = "this iterator is over: the loader was iterated, seeked or resumed again since it was made"
@@ -46,7 +46,6 @@ class CodeBackend:
         self._failures = FailedSamples(pipeline.max_failures, spec.get("quarantine"))
         self._core = LoaderCore(
             " + ".join(pipeline.names),
-            executor=executor,
             workers=pipeline.workers,
             adjusts=pipeline.adjusts,
             batch_size=pipeline.batch_size,
@@ -210,7 +209,7 @@ class CodeBackend:
             self._executor,
             tasks,
             turns=pipeline.streams and self._executor.name == "processes",
-            helper=self._helper(self._executor) if helps else None,
+            helper=helper(pipeline.job, self._executor) if helps else None,
         )
         self._feed.stopped = self._stopped
         self._expected = self._position
@@ -219,26 +218,12 @@ class CodeBackend:
         return self._feed
 
     def _start(self, first: Task) -> Executor:
-        pipeline = self._pipeline
-        choice = self._core.choose(lambda: pipeline.choose(first))
-        executor = self._core.start(choice, pipeline.job, pipeline.prefetch or 2, pipeline.seed)
+        pipeline, workers = self._pipeline, self._pipeline.workers
+        choice = self._core.choose(pipeline.executor, workers, lambda: pipeline.choose(first))
+        executor = self._core.start(choice, pipeline.job, workers, pipeline.prefetch or 2, pipeline.seed)
         # Whatever happens to this object, its workers end with it.
         self._closing = weakref.finalize(self, executor.close)
         return executor
-
-    def _helper(self, executor: Executor) -> Callable[[Task], tuple[Any, Any]]:
-        """Makes a batch here while the workers are still starting."""
-        maker = Maker(self._pipeline.job)
-
-        def look(_: int) -> None:
-            executor.wait(0)
-
-        def help_out(task: Task) -> tuple[Any, Any]:
-            # Workers that become ready meanwhile get their tasks between two samples.
-            made: tuple[Any, Any] = apart(task.seed, lambda: maker.timed(task, None, look))
-            return made
-
-        return help_out
 
     def _halt(self) -> None:
         """Nothing of what is under way is needed any more."""

@@ -16,11 +16,14 @@ from feedline.workers import (
     Feed,
     Inline,
     Job,
+    Maker,
     Processes,
     Reader,
     Result,
+    Task,
     Threads,
     WorkerError,
+    apart,
 )
 from feedline.workers.slots import Pin
 
@@ -37,16 +40,14 @@ class LoaderCore:
         self,
         name: str,
         *,
-        executor: str,
         workers: int,
         adjusts: bool,
         batch_size: int | None,
         shown_batch_size: int,
         quarantine: Any = None,
     ) -> None:
-        """`executor` is what the program asked for; without a `batch_size` the mean of the batches is
-        reported. The dashboard shows `name` and `shown_batch_size`."""
-        self.requested, self.workers = executor, workers
+        """Without a `batch_size` the mean of the batches is reported. The dashboard shows `name` and
+        `shown_batch_size`."""
         self.counters = Counters()
         self.tuning = CodeTuning(adjusts, workers)
         self.choice: Choice | None = None
@@ -59,23 +60,20 @@ class LoaderCore:
         self._process = os.getpid()
         self._live = Live(name, shown_batch_size, quarantine)
 
-    def choose(self, decide: Callable[[], Choice]) -> Choice:
+    def choose(self, requested: str, workers: int, decide: Callable[[], Choice]) -> Choice:
         """Which executor runs the code; `decide` is asked once, if the program leaves it open."""
-        if self.choice is None:
-            if self.requested == "inline":
-                self.choice = Choice("inline", "it was asked for")
-            elif self.workers == 0:
-                self.choice = Choice("inline", "num_workers is 0")
-            elif self.requested != "auto":
-                self.choice = Choice(self.requested, "it was asked for")
-            else:
-                self.choice = decide()
+        if requested == "inline" or workers == 0:
+            reason = "it was asked for" if requested == "inline" else "num_workers is 0"
+            self.choice = Choice("inline", reason)
+        elif self.choice is None or self.choice.name == "inline":
+            self.choice = Choice(requested, "it was asked for") if requested != "auto" else decide()
         return self.choice
 
     def start(
         self,
         choice: Choice,
         job: Job,
+        workers: int,
         prefetch: int,
         seed: int,
         *,
@@ -88,7 +86,7 @@ class LoaderCore:
         made: Executor | None = None
         if choice.name == "processes":
             try:
-                made = Processes(job, self.workers, prefetch, seed, method, pin)
+                made = Processes(job, workers, prefetch, seed, method, pin)
             except WorkerError as error:
                 if choice.fallback is None:
                     raise
@@ -96,7 +94,7 @@ class LoaderCore:
         if made is None and job.kind == "iterable":
             made = Reader(job, prefetch)
         elif made is None:
-            made = Threads(job, self.workers, prefetch, seed, pin)
+            made = Threads(job, workers, prefetch, seed, pin)
         self._executor = made
         return made
 
@@ -186,3 +184,14 @@ class LoaderCore:
         """What each worker did since `record`, as JSON; the program's own spans come first, and only
         the caller knows them."""
         return json.dumps([[], *self.counters.lanes()])
+
+
+def helper(job: Job, executor: Executor) -> Callable[[Task], tuple[Any, Any]]:
+    """Makes batches in the calling thread while the workers are still starting."""
+    maker = Maker(job)
+
+    def look(_: int) -> None:
+        # Workers that become ready meanwhile get their tasks between two samples.
+        executor.wait(0)
+
+    return lambda task: apart(task.seed, lambda: maker.timed(task, None, look))

@@ -41,6 +41,7 @@ class Pipeline:
         worker_init_fn: Callable[[int], Any] | None,
     ) -> None:
         check_arguments(spec, executor, collate_fn, worker_init_fn)
+        self.executor = executor
         self._given = dict(spec)
         self._code = {"executor": executor, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
         source: Any = spec.get("source")

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory
 
+from feedline.code.core import helper
 from feedline.deliver.batch import rows_of
 from feedline.torch.order import Guess, SamplerOrder, draw_base_seed, generators, is_known, load_sampler
 from feedline.workers import (
@@ -19,11 +20,9 @@ from feedline.workers import (
     Executor,
     Feed,
     Job,
-    Maker,
     Result,
     StandIn,
     Task,
-    apart,
     is_stateful,
     mixed,
 )
@@ -378,13 +377,7 @@ def _helper(
     if executor.name != "processes" or loader.random != "batch" or loader.worker_init_fn is not None:
         return None
     assert loader._base_seed is not None
-    maker = Maker(dataclasses.replace(job, dataset=StandIn(job, loader._base_seed)))
-
-    def look(_: int) -> None:
-        # Workers that become ready meanwhile get their tasks between two samples.
-        executor.wait(0)
-
-    return lambda task: apart(task.seed, lambda: maker.timed(task, None, look))
+    return helper(dataclasses.replace(job, dataset=StandIn(job, loader._base_seed)), executor)
 
 
 class _EpochFeed(Feed):

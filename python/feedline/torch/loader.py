@@ -179,17 +179,18 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _take_executor(self, job: Job, base_seed: int, first: Task | None) -> Executor:
         """The workers of the last epoch, or new ones."""
+        workers, prefetch = self.num_workers, self.prefetch_factor or 1
+        choice = self._core.choose(self.executor, workers, lambda: self._choose(job, base_seed, first))
+        if choice.name == "inline":
+            return self._core.start(choice, job, workers, prefetch, base_seed)
         idle, self._idle = self._idle, None
         if idle is not None and idle.owner == os.getpid():
             if not self.persistent_workers:
                 # torch starts new workers, which see the data set as it is now.
                 idle.renew(job, base_seed)
             return idle
-        choice = self._core.choose(lambda: self._choose(job, base_seed, first))
-        if choice.name == "inline":
-            return self._core.start(choice, job, 1, base_seed)
         method, pin = self._start_method(), self._pin_function()
-        executor = self._core.start(choice, job, self.prefetch_factor or 1, base_seed, method=method, pin=pin)
+        executor = self._core.start(choice, job, workers, prefetch, base_seed, method=method, pin=pin)
         # Whatever happens to this object, its workers end with it.
         weakref.finalize(self, executor.close)
         return executor
@@ -266,7 +267,6 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
         self._core = LoaderCore(
             type(self.dataset).__qualname__,
-            executor=self.executor,
             workers=self.num_workers,
             adjusts=self._adjusts,
             batch_size=self.batch_size,
