@@ -14,6 +14,13 @@ pub(super) struct Resized {
     pub(super) antialias: bool,
 }
 
+impl Resized {
+    /// True for what the last pass does from a part of the image. Other filters get all of it.
+    pub(super) fn is_one_pass(&self) -> bool {
+        self.antialias && self.interpolation == Interpolation::Bilinear
+    }
+}
+
 /// What an image becomes: a part of it, brought to another size, of which a window is kept and
 /// perhaps mirrored.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,8 +95,7 @@ impl Placement {
     /// How much smaller an image may be decoded: where the result has at most half the part's
     /// height and width, the means of 2 x 2 pixels hold all that a smooth filter will see.
     fn reduction(&self) -> usize {
-        let smooth = |to: &Resized| to.antialias && to.interpolation == Interpolation::Bilinear;
-        let Some(to) = self.resized.filter(smooth) else { return 1 };
+        let Some(to) = self.resized.filter(Resized::is_one_pass) else { return 1 };
         let fits = |n: &usize| self.part.height >= to.height * n && self.part.width >= to.width * n;
         [8, 4, 2].into_iter().find(fits).unwrap_or(1)
     }
@@ -98,7 +104,7 @@ impl Placement {
     pub(super) fn excerpt(&self, image: ImageShape, exact: bool) -> Excerpt {
         let reduction = if exact { 1 } else { self.reduction() };
         let mut part = self.part;
-        if let Some(to) = &self.resized {
+        if let Some(to) = self.resized.filter(Resized::is_one_pass) {
             let reach = to.interpolation.reach().unwrap_or(1) as f64;
             let span = |length: usize, outputs: usize, first: usize, count: usize| {
                 let scale = length as f64 / outputs as f64;
@@ -135,6 +141,22 @@ mod tests {
         placement.crop(Part { top: 5, left: 3, height: 10, width: 20 });
         assert_eq!(placement.window, Part { top: 10, left: 7, height: 10, width: 20 });
         assert!(placement.horizontal && placement.vertical);
+    }
+
+    #[test]
+    fn a_filter_that_needs_all_of_the_part_gets_it() {
+        let image = ImageShape { height: 100, width: 200, channels: 3 };
+        let looked_at = |interpolation, antialias| {
+            let mut placement = Placement::of(100, 200);
+            placement.resize(Resized { height: 50, width: 100, interpolation, antialias });
+            placement.crop(Part { top: 20, left: 40, height: 10, width: 10 });
+            placement.excerpt(image, false).part
+        };
+        for (_, interpolation) in Interpolation::NAMES {
+            let one_pass = *interpolation == Interpolation::Bilinear;
+            assert_eq!(looked_at(*interpolation, true) != all(100, 200), one_pass);
+        }
+        assert_eq!(looked_at(Interpolation::Bilinear, false), all(100, 200));
     }
 
     #[test]

@@ -142,8 +142,7 @@ impl Untwisted {
 fn axes(image: &Image<'_>, placement: &Placement) -> Option<[Axis; 2]> {
     let to = placement.resized?;
     let (view, excerpt) = (image.view(), image.excerpt());
-    let can = to.interpolation == Interpolation::Bilinear
-        && to.antialias
+    let can = to.is_one_pass()
         && image.pixel_type() == PixelType::U8
         && view.is_interleaved()
         && (view.height, view.width) == (excerpt.part.height, excerpt.part.width);
