@@ -159,20 +159,79 @@ def test_other_things_are_refused(photos: Path, garbage: Any) -> None:
     [
         ({"seed": 6}, "seed = 5, this loader has seed = 6"),
         ({"batch_size": 5}, "global batch .* of 4, this loader has 5"),
-        ({"transforms": [T.RandomResizedCrop(17)]}, "pixels are made differently"),
-        ({"transforms": [T.RandomResizedCrop(16, scale=(0.5, 1.0))]}, "pixels are made differently"),
-        ({"layout": "HWC"}, "pixels are made differently"),
-        ({"decode": {"mode": "gray"}}, "pixels are made differently"),
-        ({"shuffle": False}, "order is made differently"),
-        ({"subset": ":29"}, "order is made differently"),
-        ({"last_batch": "pad"}, "order is made differently"),
-        ({"on_error": "skip"}, "on_error is not the same"),
+        (
+            {"transforms": [T.RandomResizedCrop(17), *CHAIN[1:]]},
+            r"pixels are made differently: transforms\[0\] RandomResizedCrop.size: "
+            r"\[16,16\] in the state, \[17,17\] here$",
+        ),
+        (
+            {"transforms": [T.RandomResizedCrop(16, scale=(0.5, 1.0))]},
+            r"transforms\[0\] RandomResizedCrop.scale: \[0.08,1.0\] in the state, \[0.5,1.0\] here; "
+            r"transforms\[1\]: RandomHorizontalFlip\(p=0.5\) in the state, nothing here$",
+        ),
+        (
+            {"transforms": [CHAIN[0], T.RandomVerticalFlip(), CHAIN[1]]},
+            r"differently: transforms\[1\]: nothing in the state, RandomVerticalFlip\(p=0.5\) here$",
+        ),
+        ({"layout": "HWC"}, 'pixels are made differently: layout: "CHW" in the state, "HWC" here$'),
+        ({"decode": {"mode": "gray"}}, 'decode.mode: "rgb" in the state, "gray" here$'),
+        ({"cache": {"hold": "decoded"}}, "decode.exact: false in the state, true here$"),
+        ({"shuffle": False}, "order is made differently: shuffle: true in the state, false here$"),
+        ({"subset": ":29"}, "differently: subset: nothing in the state, .*29.* here$"),
+        ({"last_batch": "pad"}, 'last_batch: "short" in the state, "pad" here$'),
+        ({"on_error": "skip"}, 'on_error is not the same: "raise" in the state, "skip" here$'),
     ],
 )
 def test_a_state_of_another_loader_is_refused(photos: Path, changes: dict[str, Any], reason: str) -> None:
     state = make(photos).state_dict()
     with pytest.raises(feedline.StateError, match=reason):
         make(photos, **changes).load_state_dict(state)
+
+
+def test_a_state_that_decodes_nothing_is_refused_by_one_that_does(photos: Path) -> None:
+    state = make(photos, transforms=[], decode={"mode": "bytes"}).state_dict()
+    with pytest.raises(feedline.StateError, match='decode.mode: "bytes" in the state, "rgb" here'):
+        make(photos, transforms=[T.Resize(8)]).load_state_dict(state)
+
+
+def test_a_refusal_names_functions_and_their_neighbours(photos: Path) -> None:
+    def darker(image: Array) -> Array:
+        return image // 2
+
+    options: dict[str, Any] = {"num_workers": 0, "transforms": [*CHAIN, identity]}
+    state = make(photos, **options).state_dict()
+    with pytest.raises(feedline.StateError, match=r"transforms\[2\]: .*identity.* in the state, .*darker.* here$"):
+        make(photos, **{**options, "transforms": [*CHAIN, darker]}).load_state_dict(state)
+    with pytest.raises(feedline.StateError, match=r"RandomResizedCrop.size: \[16,16\] in the state"):
+        make(photos, **{**options, "transforms": [T.RandomResizedCrop(8), CHAIN[1], identity]}).load_state_dict(
+            state
+        )
+    with pytest.raises(feedline.StateError, match='layout: "CHW" in the state, "channels_last" here$'):
+        make(photos, **options, layout="channels_last").load_state_dict(state)
+
+
+@pytest.mark.parametrize("described", [None, 3, [], {"pixels": "x\n" * 10_000}, {"pixels": {"transforms": 1}}])
+def test_what_a_state_says_of_itself_is_not_believed(photos: Path, described: Any) -> None:
+    state = copy.deepcopy(make(photos).state_dict())
+    state["identity"]["described"] = described
+    if isinstance(described, dict):
+        make(photos).load_state_dict(state)
+    with pytest.raises(feedline.StateError, match="cannot resume: ") as refused:
+        make(photos, layout="HWC").load_state_dict(state)
+    assert len(str(refused.value)) < 1000 and "\n" not in str(refused.value)
+
+
+def test_a_state_of_a_later_version_is_named_whatever_it_holds(photos: Path) -> None:
+    with pytest.raises(feedline.StateError, match="the state has version 99, this feedline reads version"):
+        make(photos).load_state_dict({"feedline_state": 99, "new": [1]})
+
+
+def test_a_long_chain_makes_no_long_state(photos: Path) -> None:
+    chain = [T.ColorJitter(0.1, 0.2, 0.3, 0.1), T.RandomAffine(3, (0.1, 0.1))] * 50 + CHAIN
+    state = make(photos, transforms=chain).state_dict()
+    assert len(json.dumps(state)) < 4096
+    with pytest.raises(feedline.StateError, match="pixels are made differently"):
+        make(photos, transforms=chain[1:]).load_state_dict(state)
 
 
 def test_a_state_of_other_data_is_refused(photos: Path, arrays: tuple[Array, Array]) -> None:

@@ -53,10 +53,10 @@ impl Chain {
         Ok(Chain { stages: Arc::new(stages), made_from })
     }
 
-    /// All stages in one spelling, to compare.
+    /// All stages with every parameter, as JSON, to compare.
     #[getter]
-    fn canonical(&self) -> String {
-        self.stages.canonical()
+    fn settings(&self) -> String {
+        self.stages.settings().to_string()
     }
 
     /// Whether the elements that are written are bfloat16.

@@ -328,8 +328,7 @@ impl Loader {
     /// Goes on where the state was taken.
     fn resume(&self, py: Python<'_>, state: &str) -> PyResult<()> {
         self.with(py, |inside, loader| {
-            let state: feedline::State = serde_json::from_str(state)
-                .map_err(|error| Error::State(format!("this is no state of feedline: {error}")))?;
+            let state = feedline::State::from_json(state)?;
             either!(loader, loader => loader.resume(&state)?);
             inside.generation += 1;
             Ok(())

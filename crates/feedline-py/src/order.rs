@@ -5,7 +5,7 @@ use feedline::order::{MOST_EPOCHS, Pick, Row, State};
 use feedline::{Error, Spec};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::errors::{mismatch, raise, raise_spec};
 
@@ -93,8 +93,8 @@ impl Order {
         Ok((pick.source, pick.index))
     }
 
-    /// Where a run stands before a batch, as JSON. `data` and `pixels` tell what the samples are
-    /// and what becomes of them; `skipped` are the (source, index) that failed.
+    /// Where a run stands before a batch, as JSON. `data` and `pixels` say what the samples are
+    /// and what becomes of them, as JSON; `skipped` are the (source, index) that failed.
     fn state(
         &self,
         epoch: u64,
@@ -104,15 +104,16 @@ impl Order {
         skipped: Vec<(usize, u64)>,
     ) -> PyResult<String> {
         let skipped = skipped.into_iter().map(|(source, index)| Pick { source, index });
-        let state = self.schedule.state((epoch, number), data, pixels, skipped);
+        let (data, pixels) = (settings(data)?, settings(pixels)?);
+        let state = self.schedule.state((epoch, number), &data, &pixels, skipped);
         serde_json::to_string(&state).map_err(|error| mismatch(&error.to_string()))
     }
 
     /// Checks a state; returns its epoch, its batch's number and what was skipped.
     fn check(&self, py: Python<'_>, state: &str, data: &str, pixels: &str) -> PyResult<Place> {
-        let checked = serde_json::from_str::<State>(state)
-            .map_err(|error| Error::State(format!("this is no state of feedline: {error}")))
-            .and_then(|state| self.schedule.check(&state, data, pixels).map(|()| state));
+        let (data, pixels) = (settings(data)?, settings(pixels)?);
+        let checked = State::from_json(state)
+            .and_then(|state| self.schedule.check(&state, &data, &pixels).map(|()| state));
         let state = checked.map_err(|error| raise(py, error))?;
         if !state.delivered_ahead.is_empty() {
             let text = "it was taken with in_order = false, which this loader does not have";
@@ -130,4 +131,9 @@ impl Order {
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Arguments)> {
         Ok((slf.get_type().into_any(), slf.get().made_from.clone()))
     }
+}
+
+/// What the Python side compares, which it has written itself.
+fn settings(text: &str) -> PyResult<Value> {
+    serde_json::from_str(text).map_err(|error| mismatch(&error.to_string()))
 }

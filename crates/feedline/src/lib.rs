@@ -79,6 +79,7 @@
 //! sample in its place.
 
 pub mod buffer;
+mod canonical;
 pub mod catalog;
 pub mod collate;
 pub mod decode;

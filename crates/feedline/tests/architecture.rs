@@ -9,9 +9,10 @@ use std::str::FromStr;
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 
 /// What every module may import.
-const FOUNDATION: [&str; 12] = [
+const FOUNDATION: [&str; 13] = [
     "error",
     "buffer",
+    "canonical",
     "catalog",
     "guard",
     "image",

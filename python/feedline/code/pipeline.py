@@ -91,8 +91,9 @@ class Pipeline:
             num_workers=self.workers,
         )
         # What a state must agree on, beyond the order.
-        self.data = json.dumps(_identity(source) if self.streams else [one.identity for one in self._sources])
-        self.pixels = self._stages.canonical + (name_of(collate_fn) if collate_fn is not None else "")
+        self.data = json.dumps([_identity(source)] if self.streams else [one.identity for one in self._sources])
+        joined = None if collate_fn is None else name_of(collate_fn)
+        self.pixels = json.dumps({**self._stages.settings, "collate_fn": joined})
 
     @property
     def _last_batch(self) -> str:
@@ -256,7 +257,7 @@ class Pipeline:
         return named
 
 
-def _identity(stream: Any) -> list[Any]:
+def _identity(stream: Any) -> dict[str, Any]:
     if isinstance(stream, Called):
-        return [name_of(stream.function)]
-    return [f"{type(stream).__module__}.{type(stream).__qualname__}"]
+        return {"iterable": name_of(stream.function)}
+    return {"iterable": f"{type(stream).__module__}.{type(stream).__qualname__}"}

@@ -37,7 +37,8 @@ class DatasetSource:
     @property
     def identity(self) -> Any:
         """What a state must agree on."""
-        return [f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}", len(self)]
+        name = f"{type(self.dataset).__module__}.{type(self.dataset).__qualname__}"
+        return {"dataset": name, "samples": len(self)}
 
     @property
     def classes(self) -> list[str]:
@@ -91,7 +92,7 @@ class ListSource(DatasetSource):
             image = _image(sample)
             names.update(os.fsencode(image) if is_image_path(image) else b"")
             names.update(b"\0")
-        return ["list", len(self), names.hexdigest()]
+        return {"dataset": "list", "samples": len(self), "fingerprint": names.hexdigest()}
 
     def labels(self) -> list[int] | None:
         """The classes of all samples: the field "label", or the second of two."""
@@ -150,7 +151,7 @@ class NativeSource:
         self.classes: list[str] = about["classes"]
         self.name: str = about["name"]
         self.unused: list[str] = about["unused_columns"]
-        self.identity = [about["fingerprint"], len(self._samples)]
+        self.identity = {"samples": len(self._samples), "fingerprint": about["fingerprint"]}
         kinds = [field["kind"] for field in self._fields]
         self._image = next((at for at, kind in enumerate(kinds) if kind in ("encoded", "pixels")), None)
 
@@ -229,7 +230,7 @@ class ArraySource:
         self._arrays = [array for _, _, array in columns]
         self.name = "arrays"
         parts = [(name, array.dtype.name, array.shape[1:], array) for name, _, array in columns]
-        self.identity = [_native.hash_arrays(parts), len(self)]
+        self.identity = {"samples": len(self), "fingerprint": _native.hash_arrays(parts)}
 
     def __len__(self) -> int:
         return len(self._arrays[0])

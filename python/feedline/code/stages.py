@@ -142,6 +142,7 @@ class Stages:
         while items and isinstance(items[-1], PerBatch):
             self.per_batch.insert(0, _for_batches(items.pop().function, len(items)))
         self._steps: list[_NativeOps | _Call] = []
+        self._layout = layout
         self._decode = json.dumps(plain("decode", decode or {}))
         as_bytes = (decode or {}).get("mode") == "bytes"
         groups = _groups(items)
@@ -189,17 +190,23 @@ class Stages:
         return not self._steps
 
     @property
-    def canonical(self) -> str:
-        """All of it in one spelling, to compare."""
-        steps = [
-            step.chain.canonical if isinstance(step, _NativeOps) else name_of(step.function)
-            for step in self._steps
-        ]
-        described: list[Any] = [steps, [name_of(function) for function in self.per_batch]]
-        if self._steps and isinstance(self._steps[-1], _Call):
-            # Native ops name the layout themselves.
-            described.append([self._written, self.turned])
-        return json.dumps(described)
+    def settings(self) -> dict[str, Any]:
+        """All of it with every parameter: what a state must agree on. The names in it are for good."""
+        transforms: list[Any] = []
+        decode = None
+        for step in self._steps:
+            if isinstance(step, _Call):
+                transforms.append(name_of(step.function))
+                continue
+            native = json.loads(step.chain.settings)
+            transforms += native["transforms"]
+            decode = native["decode"]
+        return {
+            "transforms": transforms,
+            "per_batch": [name_of(function) for function in self.per_batch],
+            "decode": decode,
+            "layout": self._layout if self._steps else None,
+        }
 
     def run(self, image: Any, row: Row, path: str | None = None, *, after_first: bool = False) -> Any:
         """What goes into the batch; what the last native ops make is still to be written."""

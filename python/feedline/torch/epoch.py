@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from feedline.torch.loader import DataLoader
 
 
+VERSION = 1
+"""Of a state's form. A change that makes an older state mean something else raises it."""
+
+
 def kind_of(dataset: Any) -> str:
     """Whether a data set is asked for samples or iterated over."""
     return "iterable" if isinstance(dataset, IterableDataset) else "map"
@@ -68,7 +72,7 @@ class Progress:
         if self.own is not None:
             sampler["own"] = self.own
         state: dict[str, Any] = {
-            "feedline": 1,
+            "feedline": VERSION,
             "kind": self.kind,
             "yielded": self.yielded,
             "ahead": sorted(self.ahead),

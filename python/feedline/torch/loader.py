@@ -19,7 +19,7 @@ from feedline.code.core import EXECUTORS, LoaderCore
 from feedline.observe.live import open_dashboard
 from feedline.observe.report import Reporter
 from feedline.observe.tuning import Decisions, freeze_code
-from feedline.torch.epoch import Epoch, Progress, kind_of
+from feedline.torch.epoch import VERSION, Epoch, Progress, kind_of
 from feedline.torch.order import Guess
 from feedline.workers import Choice, Executor, Feed, Job, Task, choose, is_stateful
 from feedline.workers.slots import Pin
@@ -235,7 +235,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if self._resumed is not None:
             return dict(self._resumed)
         if self._progress is None:
-            return {"feedline": 1, "kind": kind_of(self.dataset), "begun": False}
+            return {"feedline": VERSION, "kind": kind_of(self.dataset), "begun": False}
         return self._progress.state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -340,8 +340,14 @@ def _auto_workers(dataset: Any, random: str) -> int:
 
 def _check(state: Mapping[str, Any], loader: DataLoader[Any]) -> None:
     kind = kind_of(loader.dataset)
-    if state.get("feedline") != 1 or not isinstance(state.get("kind"), str):
+    version = state.get("feedline")
+    if not isinstance(version, int) or isinstance(version, bool) or not isinstance(state.get("kind"), str):
         raise StateError("cannot resume: this is no state of feedline.torch.DataLoader")
+    if version != VERSION:
+        raise StateError(
+            f"cannot resume: the state has version {version}, this feedline reads version {VERSION}; "
+            "resume with the feedline that wrote it"
+        )
     if state["kind"] != kind:
         raise StateError(
             f"cannot resume: the state is of {state['kind']}-style data, the data set is {kind}-style"

@@ -481,8 +481,9 @@ fn read_state(path: &Path) -> Result<State, Failure> {
     let text = std::fs::read_to_string(path).map_err(|source| {
         Failure::Library(Error::Io { what: "cannot read the state", path: path.to_owned(), source })
     })?;
-    serde_json::from_str(&text).map_err(|error| {
-        Failure::Library(Error::State(format!("{} is no state: {error}", path.display())))
+    State::from_json(&text).map_err(|error| match error {
+        Error::State(why) => Failure::Library(Error::State(format!("{}: {why}", path.display()))),
+        other => Failure::Library(other),
     })
 }
 

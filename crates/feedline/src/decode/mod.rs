@@ -58,7 +58,7 @@ impl ColorMode {
 }
 
 /// How images are decoded.
-#[derive(Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DecodeOptions {
     /// What the pixels mean.
     pub mode: ColorMode,
@@ -87,23 +87,6 @@ impl Default for DecodeOptions {
             allow_damaged: false,
             exact: false,
         }
-    }
-}
-
-impl std::fmt::Debug for DecodeOptions {
-    /// A state's identity is made of this text: an option that came later shows where it is set,
-    /// so that states without it stay valid.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = f.debug_struct("DecodeOptions");
-        shown
-            .field("mode", &self.mode)
-            .field("exif_orientation", &self.exif_orientation)
-            .field("max_pixels", &self.max_pixels)
-            .field("allow_truncated", &self.allow_truncated);
-        if self.allow_damaged {
-            shown.field("allow_damaged", &self.allow_damaged);
-        }
-        shown.field("exact", &self.exact).finish()
     }
 }
 

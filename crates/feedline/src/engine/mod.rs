@@ -13,6 +13,7 @@ mod evidence;
 mod feeding;
 mod fields;
 mod flow;
+mod identity;
 mod inspect;
 mod loader;
 #[cfg(test)]

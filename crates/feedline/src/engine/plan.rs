@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::identity;
 use super::rank::{self, Rank};
 use super::recorded::Recorded;
 use crate::buffer;
@@ -15,7 +16,7 @@ use crate::order::{Batches, BlockEnds, Identity, Order, Pick};
 use crate::sample::{DType, Field, FieldKind, Location, Room, Value};
 use crate::source::{self, Blocks, Opening, Source};
 use crate::spec::read::show_bytes;
-use crate::spec::{OnError, OpSpec, OpenBlocks, SourceKind, Spec, Weights, Workers};
+use crate::spec::{OnError, OpenBlocks, SourceKind, Spec, Workers};
 use crate::store::{Files, Store};
 use crate::transform::{Chain, ImageShape, Mix, Output};
 use crate::tune;
@@ -192,7 +193,9 @@ impl Plan {
         let sample_memory = sample_memory(&spec, batch_bytes, in_blocks, held).min(left);
         let mut ops = chain.canonical();
         ops.extend(mixing.as_ref().map(|mixing| mixing.mix.canonical()));
-        let identity = identity(&spec, &sources, &ops, batches.global(), order_of_blocks);
+        let data = identity::data(sources.iter().map(|source| &**source));
+        let pixels = identity::pixels(&decode, spec.decode.bytes, &ops, spec.layout);
+        let identity = identity::identity(&spec, &data, &pixels, batches.global(), order_of_blocks);
         let layout = Arc::new(layout);
         let crop_index = has_crop_index(&spec, &*store);
         Ok(Plan {
@@ -762,52 +765,4 @@ fn sample_memory(spec: &Spec, batch_bytes: u64, in_blocks: bool, held: u64) -> u
     let given = spec.memory.unwrap_or(DEFAULT_MEMORY.max(others.saturating_add(1_000_000)));
     let cache = spec.cache.as_ref().map_or(0, |cache| cache.limit.unwrap_or(given / 2));
     given.saturating_sub(cache).saturating_sub(others)
-}
-
-fn identity(
-    spec: &Spec,
-    sources: &[Arc<dyn Source>],
-    ops: &[OpSpec],
-    global_batch: u64,
-    in_blocks: Option<(u64, u64)>,
-) -> Identity {
-    let data: Vec<(u64, u64)> =
-        sources.iter().map(|source| (source.len(), source.fingerprint())).collect();
-    let pixels = format!("{:?} {:?} {:?}", decode_options(spec), ops, spec.layout);
-    // What the order really is, rather than what was asked for.
-    let mut identity = identity_of(spec, &format!("{data:?}"), &pixels, global_batch);
-    if let Some(in_blocks) = in_blocks {
-        let order = format!("{} {in_blocks:?}", identity.order);
-        identity.order = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(order.as_bytes()));
-    }
-    identity
-}
-
-/// The identity of a loader whose samples are told by `data` and what becomes of them by `pixels`.
-pub(super) fn identity_of(spec: &Spec, data: &str, pixels: &str, global_batch: u64) -> Identity {
-    let hex = |text: &str| format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()));
-    let shares: Vec<Option<f64>> = spec.sources.iter().map(|source| source.weight).collect();
-    let weights = match &spec.weights {
-        Some(Weights::Each(weights)) => hex(&format!("{weights:?}")),
-        Some(Weights::Balanced) => "balanced".to_owned(),
-        None => String::new(),
-    };
-    let order = (
-        spec.shuffle,
-        spec.replacement,
-        weights,
-        &spec.subset,
-        spec.num_samples,
-        spec.last_batch,
-        shares,
-    );
-
-    Identity {
-        data: hex(data),
-        order: hex(&format!("{order:?}")),
-        pixels: hex(pixels),
-        seed: spec.seed,
-        global_batch,
-        on_error: if spec.on_error == OnError::Skip { "skip" } else { "raise" }.to_owned(),
-    }
 }

@@ -1,6 +1,8 @@
 //! The order of a loader by itself, for a program that makes the samples.
 
-use super::plan::identity_of;
+use serde_json::Value;
+
+use super::identity;
 use super::rank::{self, Rank};
 use crate::error::{Error, Result, SpecError};
 use crate::order::{Batches, Identity, Order, Pick, Row, State};
@@ -111,21 +113,22 @@ impl Schedule {
         self.order.epoch(epoch).substitute(row, attempt)
     }
 
-    /// Where a run stands before batch `number` of `epoch`. `data` tells what the samples are and
-    /// `pixels` what becomes of them: a state with other ones is refused.
+    /// Where a run stands before batch `number` of `epoch`. `data` says what the samples are and
+    /// `pixels` what becomes of them: a state with other ones is refused. A refusal names what
+    /// differs in them, except under the key `fingerprint`.
     #[must_use]
     pub fn state(
         &self,
         (epoch, number): (u64, u64),
-        data: &str,
-        pixels: &str,
+        data: &Value,
+        pixels: &Value,
         skipped: impl Iterator<Item = Pick>,
     ) -> State {
         State::new(epoch, number, self.identity(data, pixels), skipped)
     }
 
     /// Checks that a state belongs to this order, these samples and what becomes of them.
-    pub fn check(&self, state: &State, data: &str, pixels: &str) -> Result<()> {
+    pub fn check(&self, state: &State, data: &Value, pixels: &Value) -> Result<()> {
         state.check(&self.identity(data, pixels), self.batches()).map_err(Error::State)?;
         for (source, index) in &state.skipped {
             let size = usize::try_from(*source).ok().and_then(|source| self.sizes.get(source));
@@ -138,7 +141,7 @@ impl Schedule {
         Ok(())
     }
 
-    fn identity(&self, data: &str, pixels: &str) -> Identity {
-        identity_of(&self.spec, data, pixels, self.batches.global())
+    fn identity(&self, data: &Value, pixels: &Value) -> Identity {
+        identity::identity(&self.spec, data, pixels, self.batches.global(), None)
     }
 }

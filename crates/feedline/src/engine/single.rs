@@ -2,6 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use serde_json::Value;
+
+use super::identity;
 use super::plan::decode_options;
 use super::work::panic_text;
 use crate::decode::{self, DecodeOptions, Decoder, Header};
@@ -55,11 +58,11 @@ impl Stages {
         Ok(Stages { chain, decode: decode_options(spec) })
     }
 
-    /// All of them in one spelling, to compare.
+    /// All of them as plain data with every parameter, to compare.
     #[must_use]
-    pub fn canonical(&self) -> String {
+    pub fn settings(&self) -> Value {
         let chain = &self.chain;
-        format!("{:?} {:?} {:?}", self.decode, chain.canonical(), chain.layout())
+        identity::pixels(&self.decode, false, &chain.canonical(), chain.layout())
     }
 
     /// The type of the elements that are written for float32 images; `None` if they cannot be.

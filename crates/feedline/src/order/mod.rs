@@ -5,17 +5,20 @@
 
 mod batches;
 mod blocks;
+mod described;
 mod mix;
 mod permutation;
 mod state;
 mod weighted;
 
 pub use batches::{Batches, Row};
+pub use described::Described;
 pub use permutation::Permutation;
-pub use state::{Identity, MOST_EPOCHS, State};
+pub use state::{Identity, MOST_EPOCHS, State, VERSION};
 
 use std::sync::Arc;
 
+use crate::canonical::CanonicalHash;
 use crate::error::SpecError;
 use crate::random::{Draws, key};
 use crate::spec::{OpenBlocks, Spec, Subset, Weights};
@@ -65,8 +68,11 @@ pub struct BlockEnds {
 impl BlockEnds {
     /// A hash of where blocks end.
     #[must_use]
-    pub fn fingerprint(&self) -> u64 {
-        xxhash_rust::xxh3::xxh3_64(bytemuck::cast_slice(&self.ends))
+    pub fn fingerprint(&self) -> String {
+        let mut hash = CanonicalHash::new("blocks");
+        hash.list(self.ends.len());
+        self.ends.iter().for_each(|end| hash.whole(*end));
+        hash.finish()
     }
 }
 

@@ -2,10 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Pick;
+use serde_json::Value;
 
-/// The version of the state's form and of everything that decides what a batch contains.
-pub const VERSION: u64 = 2;
+use super::{Described, Pick};
+use crate::canonical;
+use crate::error::{Error, Result};
+
+/// The version of the state's form, of what `canonical.rs` and `engine/identity.rs` hash, and of
+/// everything that decides what a batch contains. `tests/golden.rs` holds all of it to this number.
+pub const VERSION: u64 = 3;
 
 /// Epochs beyond this are a mistake, and would wrap around soon.
 pub const MOST_EPOCHS: u64 = 1 << 62;
@@ -17,7 +22,7 @@ pub const MOST_EPOCHS: u64 = 1 << 62;
 pub struct Identity {
     /// Names and labels of the samples, or the arrays themselves, hashed.
     pub data: String,
-    /// How the order is made, hashed.
+    /// How the order is computed, hashed.
     pub order: String,
     /// Decoding, transforms and layout, hashed.
     pub pixels: String,
@@ -27,6 +32,33 @@ pub struct Identity {
     pub global_batch: u64,
     /// `on_error` decides whether a bad sample is replaced.
     pub on_error: String,
+    /// What was hashed, in words, to name what differs.
+    #[serde(default)]
+    pub described: Described,
+}
+
+impl Identity {
+    /// The identity of a loader with these settings: `data` says which samples there are, `order`
+    /// how they are drawn, `pixels` what becomes of them. Their names are for good.
+    #[must_use]
+    pub fn new(
+        data: &Value,
+        order: &Value,
+        pixels: &Value,
+        (seed, global_batch): (u64, u64),
+        on_error: &str,
+    ) -> Self {
+        Identity {
+            data: canonical::hash("data", data),
+            order: canonical::hash("order", order),
+            pixels: canonical::hash("pixels", pixels),
+            seed,
+            global_batch,
+            on_error: on_error.to_owned(),
+            // The transforms first: of settings at great length, those are what people look for.
+            described: Described::new(&[("pixels", pixels), ("order", order), ("data", data)]),
+        }
+    }
 }
 
 /// Where a run stands, after the last batch that was handed over.
@@ -50,6 +82,18 @@ pub struct State {
 }
 
 impl State {
+    /// Reads a state from JSON. One of another version is named as such, whatever else it holds.
+    pub fn from_json(text: &str) -> Result<State> {
+        let wrong = |error: serde_json::Error| {
+            Error::State(format!("this is no state of feedline: {error}"))
+        };
+        let value: Value = serde_json::from_str(text).map_err(wrong)?;
+        if let Some(version) = value.get("feedline_state").and_then(Value::as_u64) {
+            check_version(version).map_err(Error::State)?;
+        }
+        serde_json::from_value(value).map_err(wrong)
+    }
+
     /// A state at the given place.
     #[must_use]
     pub fn new(
@@ -71,12 +115,7 @@ impl State {
     /// Why this state cannot be used by a loader of `identity` with `batches` in an epoch.
     pub fn check(&self, identity: &Identity, batches: u64) -> Result<(), String> {
         let (theirs, ours) = (&self.identity, identity);
-        if self.feedline_state != VERSION {
-            return Err(format!(
-                "the state has version {}, this feedline reads version {VERSION}; resume with the feedline that wrote it",
-                self.feedline_state
-            ));
-        }
+        check_version(self.feedline_state)?;
         if theirs.seed != ours.seed {
             return Err(format!(
                 "the state was taken with seed = {}, this loader has seed = {}",
@@ -89,27 +128,40 @@ impl State {
                 theirs.global_batch, ours.global_batch
             ));
         }
-        for (what, theirs, ours) in [
+        for (part, what, unseen, theirs_hash, ours_hash) in [
             (
-                "the data set is not the same (its samples' names or labels differ)",
+                "data",
+                "the data set is not the same",
+                "its samples' names or labels differ",
                 &theirs.data,
                 &ours.data,
             ),
             (
-                "the order is made differently (shuffle, replacement, weights, subset, num_samples, last_batch or the mix)",
+                "order",
+                "the order is made differently",
+                "by its weights, its subset or how the data lie in blocks",
                 &theirs.order,
                 &ours.order,
             ),
             (
-                "the pixels are made differently (decode, transforms or layout)",
+                "pixels",
+                "the pixels are made differently",
+                "by decode, transforms or layout",
                 &theirs.pixels,
                 &ours.pixels,
             ),
-            ("on_error is not the same", &theirs.on_error, &ours.on_error),
         ] {
-            if theirs != ours {
-                return Err(format!("{what}: the state has {theirs}, this loader {ours}"));
+            if theirs_hash != ours_hash {
+                let seen = theirs.described.differences(&ours.described, part);
+                let why = if seen.is_empty() { unseen } else { &seen };
+                return Err(format!("{what}: {why}"));
             }
+        }
+        if theirs.on_error != ours.on_error {
+            return Err(format!(
+                "on_error is not the same: {:.20?} in the state, {:?} here",
+                theirs.on_error, ours.on_error
+            ));
         }
         if self.batch >= batches.max(1) {
             return Err(format!(
@@ -127,4 +179,13 @@ impl State {
         }
         Ok(())
     }
+}
+
+fn check_version(version: u64) -> Result<(), String> {
+    if version == VERSION {
+        return Ok(());
+    }
+    Err(format!(
+        "the state has version {version}, this feedline reads version {VERSION}; resume with the feedline that wrote it"
+    ))
 }

@@ -142,11 +142,13 @@ impl Way {
     }
 
     fn parameters(&self, more: &[(&str, u64)]) -> Map<String, Value> {
+        // The ops' names say which space it is.
+        let Way { space: _, bins, sampling, fill } = self;
         let mut parameters: Map<String, Value> =
             more.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-        parameters.insert("num_magnitude_bins".to_owned(), json!(self.bins));
-        parameters.insert("interpolation".to_owned(), json!(self.sampling.name()));
-        parameters.insert("fill".to_owned(), json!(self.fill));
+        parameters.insert("num_magnitude_bins".to_owned(), json!(bins));
+        parameters.insert("interpolation".to_owned(), json!(sampling.name()));
+        parameters.insert("fill".to_owned(), json!(fill));
         parameters
     }
 
@@ -257,7 +259,8 @@ impl Transform for RandAugment {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        self.way.parameters(&[("num_ops", self.num_ops), ("magnitude", self.magnitude)])
+        let RandAugment { way, num_ops, magnitude } = self;
+        way.parameters(&[("num_ops", *num_ops), ("magnitude", *magnitude)])
     }
 
     fn is_random(&self) -> bool {
@@ -299,7 +302,8 @@ impl Transform for TrivialAugmentWide {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        self.way.parameters(&[])
+        let TrivialAugmentWide { way } = self;
+        way.parameters(&[])
     }
 
     fn is_random(&self) -> bool {

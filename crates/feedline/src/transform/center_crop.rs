@@ -38,7 +38,8 @@ impl Transform for CenterCrop {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        Map::from_iter([("size".to_owned(), json!([self.height, self.width]))])
+        let CenterCrop { height, width } = self;
+        Map::from_iter([("size".to_owned(), json!([height, width]))])
     }
 
     fn shape(&self, input: ImageShape) -> Result<ImageShape, Fault> {

@@ -63,11 +63,8 @@ impl Transform for ColorJitter {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        NAMES
-            .iter()
-            .zip(self.ranges)
-            .map(|(name, range)| ((*name).to_owned(), json!(range)))
-            .collect()
+        let ColorJitter { ranges } = self;
+        NAMES.iter().zip(ranges).map(|(name, range)| ((*name).to_owned(), json!(range))).collect()
     }
 
     fn is_random(&self) -> bool {

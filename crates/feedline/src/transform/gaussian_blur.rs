@@ -231,9 +231,10 @@ impl Transform for GaussianBlur {
     }
 
     fn parameters(&self) -> Map<String, Value> {
+        let GaussianBlur { kernel, sigma } = self;
         Map::from_iter([
-            ("kernel_size".to_owned(), json!(self.kernel)),
-            ("sigma".to_owned(), json!(self.sigma)),
+            ("kernel_size".to_owned(), json!(kernel)),
+            ("sigma".to_owned(), json!(sigma)),
         ])
     }
 

@@ -37,7 +37,8 @@ impl Transform for Grayscale {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        Map::from_iter([("num_output_channels".to_owned(), json!(self.num_output_channels))])
+        let Grayscale { num_output_channels } = self;
+        Map::from_iter([("num_output_channels".to_owned(), json!(num_output_channels))])
     }
 
     fn check(&self, channels: usize, _: DType) -> Result<(), SpecError> {
@@ -92,7 +93,8 @@ impl Transform for RandomGrayscale {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        Map::from_iter([("p".to_owned(), json!(self.p))])
+        let RandomGrayscale { p } = self;
+        Map::from_iter([("p".to_owned(), json!(p))])
     }
 
     fn is_random(&self) -> bool {

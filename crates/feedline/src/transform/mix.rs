@@ -173,13 +173,17 @@ impl Mix {
     /// With all parameters in one spelling.
     #[must_use]
     pub fn canonical(&self) -> OpSpec {
-        let one = |choice: &Choice| {
-            let name = if choice.kind == Kind::MixUp { "MixUp" } else { "CutMix" };
-            json!({"op": name, "alpha": choice.alpha, "num_classes": self.num_classes, "p": choice.p})
+        let Mix { at: _, choices, num_classes } = self;
+        let one = |Choice { kind, alpha, p }: &Choice| {
+            let name = match kind {
+                Kind::MixUp => "MixUp",
+                Kind::CutMix => "CutMix",
+            };
+            json!({"op": name, "alpha": alpha, "num_classes": num_classes, "p": p})
         };
         let params = Map::from_iter([(
             "transforms".to_owned(),
-            Value::Array(self.choices.iter().map(one).collect()),
+            Value::Array(choices.iter().map(one).collect()),
         )]);
         OpSpec { op: "RandomChoice".to_owned(), params }
     }

@@ -94,7 +94,9 @@ trait Transform: Send + Sync + std::fmt::Debug {
     /// Its name in torchvision.
     fn name(&self) -> &'static str;
 
-    /// All its parameters, defaults filled in, each in one spelling.
+    /// All its parameters, defaults filled in, each in one spelling: states are compared by them.
+    /// The op is taken apart without a rest, so that a new field cannot be forgotten; a parameter
+    /// that is new goes in only where it is not at its default, so that older states stay good.
     fn parameters(&self) -> Map<String, Value>;
 
     /// True when it draws random numbers.

@@ -42,7 +42,8 @@ impl Transform for Normalize {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        Map::from_iter([("mean".to_owned(), json!(self.mean)), ("std".to_owned(), json!(self.std))])
+        let Normalize { mean, std } = self;
+        Map::from_iter([("mean".to_owned(), json!(mean)), ("std".to_owned(), json!(std))])
     }
 
     fn map(&self, dtype: DType, channels: usize) -> Option<Result<Linear, SpecError>> {

@@ -60,10 +60,11 @@ impl Transform for Pad {
     }
 
     fn parameters(&self) -> Map<String, Value> {
+        let Pad { padding, fill, beyond } = self;
         Map::from_iter([
-            ("padding".to_owned(), json!(self.padding)),
-            ("fill".to_owned(), json!(self.fill)),
-            ("padding_mode".to_owned(), json!(self.beyond.name())),
+            ("padding".to_owned(), json!(padding)),
+            ("fill".to_owned(), json!(fill)),
+            ("padding_mode".to_owned(), json!(beyond.name())),
         ])
     }
 

@@ -77,14 +77,15 @@ impl Transform for RandomAffine {
     }
 
     fn parameters(&self) -> Map<String, Value> {
+        let RandomAffine { degrees, translate, scale, shear, sampling, fill, center } = self;
         Map::from_iter([
-            ("degrees".to_owned(), json!(self.degrees)),
-            ("translate".to_owned(), json!(self.translate)),
-            ("scale".to_owned(), json!(self.scale)),
-            ("shear".to_owned(), json!(self.shear)),
-            ("interpolation".to_owned(), json!(self.sampling.name())),
-            ("fill".to_owned(), json!(self.fill)),
-            ("center".to_owned(), json!(self.center)),
+            ("degrees".to_owned(), json!(degrees)),
+            ("translate".to_owned(), json!(translate)),
+            ("scale".to_owned(), json!(scale)),
+            ("shear".to_owned(), json!(shear)),
+            ("interpolation".to_owned(), json!(sampling.name())),
+            ("fill".to_owned(), json!(fill)),
+            ("center".to_owned(), json!(center)),
         ])
     }
 

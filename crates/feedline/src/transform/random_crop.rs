@@ -76,12 +76,13 @@ impl Transform for RandomCrop {
     }
 
     fn parameters(&self) -> Map<String, Value> {
+        let RandomCrop { height, width, padding, pad_if_needed, fill, beyond } = self;
         Map::from_iter([
-            ("size".to_owned(), json!([self.height, self.width])),
-            ("padding".to_owned(), json!(self.padding)),
-            ("pad_if_needed".to_owned(), json!(self.pad_if_needed)),
-            ("fill".to_owned(), json!(self.fill)),
-            ("padding_mode".to_owned(), json!(self.beyond.name())),
+            ("size".to_owned(), json!([height, width])),
+            ("padding".to_owned(), json!(padding)),
+            ("pad_if_needed".to_owned(), json!(pad_if_needed)),
+            ("fill".to_owned(), json!(fill)),
+            ("padding_mode".to_owned(), json!(beyond.name())),
         ])
     }
 

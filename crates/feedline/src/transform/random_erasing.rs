@@ -171,11 +171,12 @@ impl Transform for RandomErasing {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        let value = self.value.as_ref().map_or(json!("random"), |value| json!(value));
+        let RandomErasing { p, scale, ratio, value } = self;
+        let value = value.as_ref().map_or(json!("random"), |value| json!(value));
         Map::from_iter([
-            ("p".to_owned(), json!(self.p)),
-            ("scale".to_owned(), json!(self.scale)),
-            ("ratio".to_owned(), json!(self.ratio)),
+            ("p".to_owned(), json!(p)),
+            ("scale".to_owned(), json!(scale)),
+            ("ratio".to_owned(), json!(ratio)),
             ("value".to_owned(), value),
         ])
     }

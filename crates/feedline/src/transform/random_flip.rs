@@ -34,7 +34,9 @@ impl Transform for RandomFlip {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        Map::from_iter([("p".to_owned(), json!(self.p))])
+        // Its name says which way.
+        let RandomFlip { vertical: _, p } = self;
+        Map::from_iter([("p".to_owned(), json!(p))])
     }
 
     fn is_random(&self) -> bool {

@@ -68,12 +68,13 @@ impl Transform for RandomResizedCrop {
     }
 
     fn parameters(&self) -> Map<String, Value> {
+        let RandomResizedCrop { height, width, scale, ratio, interpolation, antialias } = self;
         Map::from_iter([
-            ("size".to_owned(), json!([self.height, self.width])),
-            ("scale".to_owned(), json!(self.scale)),
-            ("ratio".to_owned(), json!(self.ratio)),
-            ("interpolation".to_owned(), json!(self.interpolation.name())),
-            ("antialias".to_owned(), json!(self.antialias)),
+            ("size".to_owned(), json!([height, width])),
+            ("scale".to_owned(), json!(scale)),
+            ("ratio".to_owned(), json!(ratio)),
+            ("interpolation".to_owned(), json!(interpolation.name())),
+            ("antialias".to_owned(), json!(antialias)),
         ])
     }
 

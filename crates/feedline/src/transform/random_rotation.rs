@@ -111,12 +111,13 @@ impl Transform for RandomRotation {
     }
 
     fn parameters(&self) -> Map<String, Value> {
+        let RandomRotation { degrees, sampling, expand, center, fill } = self;
         Map::from_iter([
-            ("degrees".to_owned(), json!(self.degrees)),
-            ("interpolation".to_owned(), json!(self.sampling.name())),
-            ("expand".to_owned(), json!(self.expand)),
-            ("center".to_owned(), json!(self.center)),
-            ("fill".to_owned(), json!(self.fill)),
+            ("degrees".to_owned(), json!(degrees)),
+            ("interpolation".to_owned(), json!(sampling.name())),
+            ("expand".to_owned(), json!(expand)),
+            ("center".to_owned(), json!(center)),
+            ("fill".to_owned(), json!(fill)),
         ])
     }
 

@@ -102,16 +102,17 @@ impl Transform for Resize {
     }
 
     fn parameters(&self) -> Map<String, Value> {
-        let size = match self.target {
+        let Resize { target, max_size, interpolation, antialias } = self;
+        let size = match target {
             Target::Shorter(side) => json!([side]),
             Target::Both(height, width) => json!([height, width]),
             Target::Longer => Value::Null,
         };
         Map::from_iter([
             ("size".to_owned(), size),
-            ("interpolation".to_owned(), json!(self.interpolation.name())),
-            ("max_size".to_owned(), json!(self.max_size)),
-            ("antialias".to_owned(), json!(self.antialias)),
+            ("interpolation".to_owned(), json!(interpolation.name())),
+            ("max_size".to_owned(), json!(max_size)),
+            ("antialias".to_owned(), json!(antialias)),
         ])
     }
 

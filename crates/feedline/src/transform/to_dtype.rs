@@ -29,9 +29,10 @@ impl Transform for ToDtype {
     }
 
     fn parameters(&self) -> Map<String, Value> {
+        let ToDtype { dtype, scale } = self;
         Map::from_iter([
-            ("dtype".to_owned(), json!(self.dtype.name())),
-            ("scale".to_owned(), json!(self.scale)),
+            ("dtype".to_owned(), json!(dtype.name())),
+            ("scale".to_owned(), json!(scale)),
         ])
     }
 
