@@ -200,17 +200,21 @@ def test_a_refusal_names_functions_and_their_neighbours(photos: Path) -> None:
 
     options: dict[str, Any] = {"num_workers": 0, "transforms": [*CHAIN, identity]}
     state = make(photos, **options).state_dict()
-    with pytest.raises(feedline.StateError, match=r"transforms\[2\]: .*identity.* in the state, .*darker.* here$"):
+    with pytest.raises(
+        feedline.StateError, match=r"transforms\[2\]: .*identity.* in the state, .*darker.* here$"
+    ):
         make(photos, **{**options, "transforms": [*CHAIN, darker]}).load_state_dict(state)
     with pytest.raises(feedline.StateError, match=r"RandomResizedCrop.size: \[16,16\] in the state"):
-        make(photos, **{**options, "transforms": [T.RandomResizedCrop(8), CHAIN[1], identity]}).load_state_dict(
-            state
-        )
+        make(
+            photos, **{**options, "transforms": [T.RandomResizedCrop(8), CHAIN[1], identity]}
+        ).load_state_dict(state)
     with pytest.raises(feedline.StateError, match='layout: "CHW" in the state, "channels_last" here$'):
         make(photos, **options, layout="channels_last").load_state_dict(state)
 
 
-@pytest.mark.parametrize("described", [None, 3, [], {"pixels": "x\n" * 10_000}, {"pixels": {"transforms": 1}}])
+@pytest.mark.parametrize(
+    "described", [None, 3, [], {"pixels": "x\n" * 10_000}, {"pixels": {"transforms": 1}}]
+)
 def test_what_a_state_says_of_itself_is_not_believed(photos: Path, described: Any) -> None:
     state = copy.deepcopy(make(photos).state_dict())
     state["identity"]["described"] = described
