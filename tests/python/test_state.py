@@ -190,7 +190,7 @@ def test_a_state_of_another_loader_is_refused(photos: Path, changes: dict[str, A
 
 def test_a_state_that_decodes_nothing_is_refused_by_one_that_does(photos: Path) -> None:
     state = make(photos, transforms=[], decode={"mode": "bytes"}).state_dict()
-    with pytest.raises(feedline.StateError, match='decode.mode: "bytes" in the state, "rgb" here'):
+    with pytest.raises(feedline.StateError, match=r'decode.mode: "bytes" in the state, "rgb" here'):
         make(photos, transforms=[T.Resize(8)]).load_state_dict(state)
 
 
@@ -208,7 +208,7 @@ def test_a_refusal_names_functions_and_their_neighbours(photos: Path) -> None:
         make(
             photos, **{**options, "transforms": [T.RandomResizedCrop(8), CHAIN[1], identity]}
         ).load_state_dict(state)
-    with pytest.raises(feedline.StateError, match='layout: "CHW" in the state, "channels_last" here$'):
+    with pytest.raises(feedline.StateError, match=r'layout: "CHW" in the state, "channels_last" here$'):
         make(photos, **options, layout="channels_last").load_state_dict(state)
 
 

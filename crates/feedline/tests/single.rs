@@ -102,14 +102,13 @@ fn bad_samples_and_states_are_named() {
     assert!(matches!(made, Err((Stage::Decode, _))), "{made:?}");
     let schedule = Schedule::new(spec.clone(), &[12], &|_| None).unwrap();
     let skipped = || std::iter::once(Pick { source: 0, index: 3 });
-    let state = schedule.state((1, 2), "data", "pixels", skipped());
-    schedule.check(&state, "data", "pixels").unwrap();
-    assert!(schedule.check(&state, "other", "pixels").is_err());
-    assert!(schedule.check(&state, "data", "other").is_err());
+    let (data, pixels, other) = ("data".into(), "pixels".into(), "other".into());
+    let state = schedule.state((1, 2), &data, &pixels, skipped());
+    schedule.check(&state, &data, &pixels).unwrap();
+    assert!(schedule.check(&state, &other, &pixels).is_err());
+    assert!(schedule.check(&state, &data, &other).is_err());
     let smaller = Schedule::new(spec, &[3], &|_| None).unwrap();
     assert!(
-        smaller
-            .check(&smaller.state((0, 0), "data", "pixels", skipped()), "data", "pixels")
-            .is_err()
+        smaller.check(&smaller.state((0, 0), &data, &pixels, skipped()), &data, &pixels).is_err()
     );
 }
