@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use feedline::engine::opening;
-use feedline::output_file::Replacement;
+use feedline::internals::output_file::Replacement;
 use feedline::sample::FieldKind;
 use feedline::spec::{SourceKind, read_file, read_toml};
 use feedline::store::{Files, Store};

@@ -398,7 +398,7 @@ fn killed_in_the_middle_it_goes_on_and_is_never_taken_for_whole() {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!made.exists() && partial.exists());
-        assert!(feedline::catalog::Catalog::read(&partial).unwrap().is_none());
+        assert!(feedline::internals::catalog::Catalog::read(&partial).unwrap().is_none());
         let packed = pack(name(&source), &made, &[mode]);
         assert_eq!(packed["samples"], 80);
         assert_eq!(packed["resumed_samples"].as_u64().unwrap() > 0, mode == "--crop-index");

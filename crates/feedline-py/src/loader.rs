@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use feedline::deliver::device;
 use feedline::engine::Stats;
-use feedline::output_file;
+use feedline::internals::output_file;
 use feedline::source::Arrays;
 use feedline::spec::SourceKind;
 use feedline::{Error, Spec};

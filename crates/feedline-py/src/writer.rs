@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use feedline::catalog::PackedField;
 use feedline::decode::Format;
+use feedline::internals::catalog::PackedField;
 use feedline::pack::record::WriteOptions;
 use feedline::pack::shards::{Limit, SHARD_BYTES};
 use feedline::pack::{self, Datum, WriterOptions};

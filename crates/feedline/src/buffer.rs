@@ -64,12 +64,6 @@ impl Slab {
         self.map.as_ref().map_or(0, |map| map.len())
     }
 
-    /// True when nothing is held.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// The first `bytes` bytes, after growing if need be. What was there before may be gone.
     pub fn at_least(&mut self, bytes: usize) -> Result<&mut [u8], Fault> {
         if self.len() < bytes {
@@ -224,7 +218,7 @@ mod tests {
     #[test]
     fn slab_grows_and_never_shrinks() {
         let mut slab = Slab::default();
-        assert!(slab.is_empty());
+        assert_eq!(slab.len(), 0);
         assert_eq!(slab.at_least(10).unwrap().len(), 10);
         assert_eq!(slab.at_least(5000).unwrap().len(), 5000);
         assert_eq!(slab.at_least(7).unwrap().len(), 7);

@@ -137,6 +137,7 @@ impl DeviceError {
 
 /// A mistake in a pipeline's description.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SpecError {
     /// The key, as a path from the top: `transforms[1].size`.
     pub key: String,

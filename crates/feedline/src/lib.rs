@@ -78,10 +78,10 @@
 //! [`Error::Sample`] with its path, offset and reason, or with [`spec::OnError::Skip`] another
 //! sample in its place.
 
-pub mod buffer;
+mod buffer;
 mod canonical;
-pub mod catalog;
-pub mod collate;
+mod catalog;
+mod collate;
 pub mod decode;
 pub mod deliver;
 pub mod engine;
@@ -91,7 +91,7 @@ pub mod image;
 pub mod layout;
 pub mod observe;
 pub mod order;
-pub mod output_file;
+mod output_file;
 pub mod pack;
 pub mod random;
 pub mod sample;
@@ -100,6 +100,20 @@ pub mod spec;
 pub mod store;
 pub mod transform;
 pub mod tune;
+
+/// What only this project's own crates (command, pages, Python package) use. It may change in any
+/// release.
+#[doc(hidden)]
+pub mod internals {
+    /// What a packed set says of itself.
+    pub mod catalog {
+        pub use crate::catalog::*;
+    }
+    /// Files that a run writes, never through a link.
+    pub mod output_file {
+        pub use crate::output_file::*;
+    }
+}
 
 pub use deliver::Batch;
 pub use engine::{Builder, DeviceLoader, Loader};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use feedline::deliver::RunHash;
-use feedline::output_file;
+use feedline::internals::output_file;
 use feedline::spec::read::{parse_duration, show_bytes};
 use feedline::spec::{LastBatch, OnError};
 use feedline::{Batch, Error, Loader, State};

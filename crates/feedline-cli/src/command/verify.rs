@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use feedline::catalog::{Catalog, Kind};
 use feedline::error::SampleError;
-use feedline::output_file;
+use feedline::internals::catalog::{Catalog, Kind};
+use feedline::internals::output_file;
 use feedline::spec::read::show_bytes;
 use serde_json::{Value, json};
 

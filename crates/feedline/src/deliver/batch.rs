@@ -107,7 +107,7 @@ impl Batch {
     /// # Safety
     /// Nobody writes to the memory while the batch lives.
     #[must_use]
-    pub unsafe fn new(
+    pub(crate) unsafe fn new(
         layout: Arc<BatchLayout>,
         memory: Arc<BatchMemory>,
         home: Arc<dyn Home>,

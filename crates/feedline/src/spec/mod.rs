@@ -141,6 +141,7 @@ pub struct DecodeSpec {
 
 /// How many blocks are shuffled together where data is read a block at a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OpenBlocks {
     /// As many as half of the memory for blocks holds.
     #[default]
@@ -153,6 +154,7 @@ pub enum OpenBlocks {
 
 /// The chance of each sample.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Weights {
     /// One for each sample.
     Each(Vec<f64>),
@@ -162,6 +164,7 @@ pub enum Weights {
 
 /// A part of the data set.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Subset {
     /// These samples, in this order.
     Indices(Vec<u64>),
@@ -188,6 +191,7 @@ impl Subset {
 
 /// What becomes of the last batch of an epoch when the samples do not fill it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum LastBatch {
     /// It is shorter; its rows are shared out among the ranks in runs as equal as possible.
     #[default]
@@ -202,6 +206,7 @@ pub enum LastBatch {
 
 /// How many threads make batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Workers {
     /// One for each core this process may use; processes of one machine (`LOCAL_WORLD_SIZE`) share
     /// its cores.
@@ -224,6 +229,7 @@ pub struct CacheSpec {
 
 /// What a bad sample does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnError {
     /// Its batch is an error.
     #[default]

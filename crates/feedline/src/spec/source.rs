@@ -159,6 +159,7 @@ pub struct FieldChoice {
 
 /// What a field's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FieldRole {
     /// An encoded image.
     Image,
