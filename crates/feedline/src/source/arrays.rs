@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Source;
+use crate::canonical;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Value};
 
@@ -121,8 +122,9 @@ impl Arrays {
 fn fingerprint(columns: &[Column], row_bytes: &[usize]) -> u64 {
     let mut hash = 0;
     for (column, row) in columns.iter().zip(row_bytes) {
-        let text = format!("{} {} {:?}", column.name, column.dtype, column.shape);
-        hash = xxhash_rust::xxh3::xxh3_64_with_seed(text.as_bytes(), hash);
+        let (dtype, shape) = (column.dtype.name(), &column.shape);
+        let about = canonical::hash("array", &serde_json::json!([column.name, dtype, shape]));
+        hash = xxhash_rust::xxh3::xxh3_64_with_seed(about.as_bytes(), hash);
         let bytes = column.data.bytes();
         if bytes.len() <= 1 << 30 {
             hash = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, hash);

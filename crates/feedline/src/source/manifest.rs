@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::names::Names;
 use super::rows::Bounded;
-use super::{Opening, Source};
+use super::{Opening, Source, described};
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, Value};
 use crate::spec::read::nearest;
@@ -454,9 +454,7 @@ impl Source for Manifest {
     }
 
     fn fingerprint(&self) -> u64 {
-        let names: Vec<&str> = self.fields.iter().map(|field| field.name.as_str()).collect();
-        let text = format!("{names:?} {:?}", self.classes);
-        let start = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+        let start = described(&[], &[], &self.fields, &self.classes);
         self.labels.iter().fold(self.names.fingerprint(start), |hash, labels| {
             let bytes: &[u8] = match labels {
                 Labels::Whole(values) => bytemuck::cast_slice(values),

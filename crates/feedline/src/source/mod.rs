@@ -55,7 +55,8 @@ use std::sync::Arc;
 
 use detect::Found;
 
-use crate::catalog::{self, Catalog};
+use crate::canonical;
+use crate::catalog::{self, Catalog, PackedField};
 use crate::error::{Error, Fault, Result};
 use crate::sample::{Field, Location, Room, Value};
 use crate::spec::read::show_bytes;
@@ -176,6 +177,19 @@ fn is_folder(path: &Path, store: &dyn Store) -> Result<bool> {
 /// Whether a path may be a file: what cannot be looked at fails when it is opened.
 fn may_be_file(path: &Path, store: &dyn Store) -> bool {
     kind_of(path, store).map_or(true, |kind| kind == Some(EntryKind::File))
+}
+
+/// What a fingerprint begins with: a hash of what a set is called and holds, the same in every
+/// version of feedline.
+fn described(files: &[PathBuf], ends: &[u64], fields: &[Field], classes: &[String]) -> u64 {
+    let name = |file: &PathBuf| file.file_name().map(|name| name.to_string_lossy().into_owned());
+    let description = serde_json::json!({
+        "files": files.iter().map(name).collect::<Vec<_>>(),
+        "ends": ends,
+        "fields": fields.iter().map(PackedField::from).collect::<Vec<_>>(),
+        "classes": classes,
+    });
+    xxhash_rust::xxh3::xxh3_64(canonical::hash("source", &description).as_bytes())
 }
 
 /// Opens what a spec names.

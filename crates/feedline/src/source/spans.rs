@@ -17,7 +17,7 @@ use super::index::{self, Identity, Scanned};
 use super::input::{Compression, Held, Input};
 use super::names::Names;
 use super::part::{ABSENT, Column, Part, Place, Values};
-use super::{BlockCache, Blocks, Needs, Opening, Source, shards};
+use super::{BlockCache, Blocks, Needs, Opening, Source, described, shards};
 use crate::buffer;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{Field, FieldKind, Location, Room, Value};
@@ -533,8 +533,7 @@ impl Source for Spans {
 
     fn fingerprint(&self) -> u64 {
         *self.fingerprint.get_or_init(|| {
-            let text = format!("{:?} {:?}", self.fields, self.classes);
-            let mut hash = xxh3(text.as_bytes(), 0);
+            let mut hash = described(&[], &[], &self.fields, &self.classes);
             for shard in &self.shards {
                 hash = shard.names.fingerprint(hash);
                 for column in shard.columns.iter().flatten() {

@@ -13,7 +13,7 @@ use arrow_schema::SchemaRef;
 use super::choice::{Chosen, choose};
 use super::columns::{Sort, write_row};
 use super::kept::{Folding, KeptColumn, RowRoom};
-use super::{BlockCache, Blocks, Needs, Opening, Source};
+use super::{BlockCache, Blocks, Needs, Opening, Source, described};
 use crate::buffer;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Location, Room, Value};
@@ -594,9 +594,7 @@ impl Source for Table {
     }
 
     fn fingerprint(&self) -> u64 {
-        let names: Vec<_> = self.paths.iter().map(|path| path.file_name()).collect();
-        let text = format!("{names:?} {:?} {:?} {:?}", self.ends, self.fields, self.classes);
-        let start = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+        let start = described(&self.paths, &self.ends, &self.fields, &self.classes);
         self.columns.iter().fold(start, |hash, column| match &column.stored {
             Stored::Kept(kept) => kept.fingerprint(hash),
             Stored::Placed(_) => hash,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::array_rows::Files;
 use super::rows::Lines;
 use super::text_cells::{Cell, Seen, number_in, single_in, truth_in, whole_in, write};
-use super::{Needs, Opening, Source};
+use super::{Needs, Opening, Source, described};
 use crate::buffer;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{DType, Field, FieldKind, Room, Value};
@@ -388,9 +388,7 @@ impl Source for TextTable {
     }
 
     fn fingerprint(&self) -> u64 {
-        let names: Vec<_> = self.paths.iter().map(|path| path.file_name()).collect();
-        let text = format!("{names:?} {:?} {:?}", self.ends, self.fields);
-        let start = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+        let start = described(&self.paths, &self.ends, &self.fields, &[]);
         self.columns.iter().fold(start, |hash, column| {
             let bytes: &[u8] = match &column.stored {
                 Stored::Whole(values) => bytemuck::cast_slice(values),

@@ -20,7 +20,7 @@ pub(super) use grid::{Grid, filled};
 pub(super) use spread::{join, spread};
 pub(super) use unpack::{grown, unshuffle, zlib, zstd};
 
-use super::{BlockCache, Blocks, Needs, Source};
+use super::{BlockCache, Blocks, Needs, Source, described};
 use crate::buffer;
 use crate::error::{Error, Fault, Result};
 use crate::sample::{Field, FieldKind, Room, Value};
@@ -274,7 +274,8 @@ impl Rows {
         self.blocks = blocks;
         let mut text = String::new();
         for (field, column) in self.fields.iter().zip(&self.columns) {
-            text += &format!("{} {:?}", field.name, field.kind);
+            let about = described(&[], &[], std::slice::from_ref(field), &[]);
+            text += &format!("{about:016x}");
             for part in &column.parts {
                 text += &format!(" {} {}", part.name, part.samples());
                 if let Data::File { file, .. } = &part.data {
