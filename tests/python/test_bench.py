@@ -58,6 +58,18 @@ class Slow(Numbers):
         return super().__getitem__(index)
 
 
+class SlowAtHome(Slow):
+    # Leaves worker processes time to start: until then, the program makes its batches itself.
+
+    def __init__(self):
+        self.home = os.getpid()
+
+    def __getitem__(self, index):
+        if os.getpid() == self.home:
+            time.sleep(0.05)
+        return super().__getitem__(index)
+
+
 class Signalled(Numbers):
     # Interrupts whatever the threads of its process wait for, as the end of a child does.
 
@@ -239,9 +251,9 @@ def test_a_grid_of_loaders_and_executors(program: Path) -> None:
     ],
 )
 def test_a_timeline_has_a_row_for_each_worker(program: Path, settings: str, workers: int) -> None:
-    # Long enough for worker processes to start: until then, the program makes its batches itself.
     long = ("--epochs", "3", "--batches", "80", "--repeats", "1", "--batch-size", "8")
-    result(program, "train:Slow", "--config", settings, "--train-step", "1ms", *long, "--trace", "trace.json")
+    data = "train:SlowAtHome" if "processes" in settings else "train:Slow"
+    result(program, data, "--config", settings, "--train-step", "1ms", *long, "--trace", "trace.json")
     events = json.loads((program / "trace.json").read_text())["traceEvents"]
     names = {one["tid"]: one["args"]["name"] for one in events if one["name"] == "thread_name"}
     assert list(names.values()) == ["trainer", *(f"worker {number}" for number in range(workers))]

@@ -1,4 +1,5 @@
-"""Faults injected into Python data sets, and the verdict that must name each of them."""
+"""`feedline diagnose` of Python data sets: the wiring. What it finds is judged on recorded evidence in
+crates/feedline/tests/diagnose.rs, and live in tests/soak/live_diagnosis.py."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import threading
 import pytest
 
 DATASETS = '''
+import threading
 import time
 
 import numpy
@@ -18,40 +20,11 @@ import torch
 import torch.utils.data
 import feedline
 
-BIG = numpy.zeros((8, 4_000_000), numpy.uint8)
 
-
-class Base(torch.utils.data.Dataset):
+class Quick(torch.utils.data.Dataset):
     def __len__(self):
         return 100_000
 
-
-class Locked(Base):
-    """Python code that never lets go of the interpreter's lock."""
-
-    def __getitem__(self, index):
-        total = 0
-        for number in range(60_000):
-            total += number * index % 7
-        return numpy.full((4,), total % 11, numpy.float32)
-
-
-class Asleep(Base):
-    """Waits as a slow network does."""
-
-    def __getitem__(self, index):
-        time.sleep(0.03)
-        return numpy.full((4,), index % 7, numpy.float32)
-
-
-class Handed(Base):
-    """Takes nothing to make and a lot to hand over."""
-
-    def __getitem__(self, index):
-        return BIG[index % 8]
-
-
-class Quick(Base):
     def __getitem__(self, index):
         return numpy.full((4,), index % 7, numpy.float32)
 
@@ -61,95 +34,25 @@ class Hung(Quick):
 
     def __getitem__(self, index):
         if index >= 8:
-            time.sleep(1000)
+            threading.Event().wait()
         return super().__getitem__(index)
-
-
-class Short(Quick):
-    """Two batches an epoch."""
-
-    def __len__(self):
-        return 16
-
-
-def locked():
-    return feedline.Loader(Locked(), batch_size=8, num_workers=2, executor="threads")
-
-
-def locked_in_processes():
-    return feedline.Loader(Locked(), batch_size=8, num_workers=2, executor="processes")
-
-
-def locked_inline():
-    return feedline.Loader(Locked(), batch_size=8, num_workers=0)
-
-
-def asleep():
-    return feedline.Loader(Asleep(), batch_size=8, num_workers=2, executor="threads")
-
-
-def asleep_in_processes():
-    return feedline.Loader(Asleep(), batch_size=8, num_workers=2, executor="processes")
-
-
-def asleep_in_torch():
-    return torch.utils.data.DataLoader(Asleep(), batch_size=8, num_workers=2)
-
-
-def handed():
-    return torch.utils.data.DataLoader(Handed(), batch_size=8, num_workers=2)
-
-
-def short():
-    return torch.utils.data.DataLoader(Short(), batch_size=8, num_workers=2)
-
-
-def hung():
-    return torch.utils.data.DataLoader(Hung(), batch_size=8, num_workers=0)
 
 
 def quick():
     return feedline.Loader(Quick(), batch_size=8, num_workers=1, executor="threads")
 
 
+def quick_in_torch():
+    return torch.utils.data.DataLoader(Quick(), batch_size=8, num_workers=1)
+
+
+def hung():
+    return torch.utils.data.DataLoader(Hung(), batch_size=8, num_workers=0)
+
+
 def step(batch):
-    time.sleep(0.12)
+    time.sleep(0.01)
 '''
-
-# What is injected, how it is run, and the causes that are true of it.
-CASES = {
-    "locked": (["--train-step", "1ms"], {"interpreter_lock"}),
-    "locked_in_processes": (["--train-step", "1ms"], {"code"}),
-    "locked_inline": (["--train-step", "1ms"], {"too_few_workers"}),
-    "asleep": (["--train-step", "1ms"], {"read_latency"}),
-    "asleep_in_processes": (["--train-step", "1ms"], {"read_latency"}),
-    "asleep_in_torch": (["--train-step", "1ms"], {"read_latency"}),
-    "handed": (["--train-step", "1ms"], {"hand_over"}),
-    "short": (["--train-step", "20ms"], {"epoch_start"}),
-    "quick": (["--train-step", "datasets.py:step"], {"trainer"}),
-}
-
-# The largest part of the waiting, where the cause tells it.
-PARTS = {
-    "interpreter_lock": "preparing",
-    "code": "preparing",
-    "starved_cores": "preparing",
-    "too_few_workers": "preparing",
-    "read_latency": "reading",
-    "hand_over": "copying",
-}
-
-
-def diagnose(folder, target, *flags):
-    command = [sys.executable, "-m", "feedline", "diagnose", target, "--seconds", "3", "--json", *flags]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
-
-
-def disturbed(evidence):
-    """Whether somebody else uses most of this machine."""
-    return evidence["machine_cores_busy"] - evidence["process_cores"] > 0.5
 
 
 @pytest.fixture(scope="module")
@@ -159,37 +62,29 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_verdict_names_what_was_injected(name, folder):
-    flags, causes = CASES[name]
-    for _ in range(3):
-        found = diagnose(folder, f"datasets.py:{name}", *flags)
-        verdict = found["verdict"]
-        # On a machine that nobody else uses, the first answer counts.
-        if verdict["cause"] in causes or not disturbed(found["evidence"]):
-            break
-    print(f"{name}: {verdict['cause']}: {verdict['sentence']}")
-    # Where others take the cores, that is the truth of what needs them.
-    truth = causes == {"code"} and verdict["cause"] == "starved_cores" and disturbed(found["evidence"])
-    assert verdict["cause"] in causes or truth, (verdict, found["evidence"])
-    assert ("Nothing to gain here" in verdict["sentence"]) == (causes == {"trainer"})
-    stall = verdict["stall"]
-    assert abs(sum(stall.values()) - 1) < 1e-6
-    # The bar says what the sentence says.
-    part = PARTS.get(verdict["cause"])
-    assert part is None or stall[part] == max(stall["reading"], stall["preparing"], stall["copying"])
-    if causes != {"trainer"}:
-        assert all(advice["command"] or advice["code"] for advice in verdict["advice"])
-    if name == "handed":
-        # torch's own DataLoader has no executor.
-        assert verdict["advice"][0]["code"].startswith("feedline.torch.DataLoader(")
-
-
-def test_the_step_alone_tells_how_fast_the_trainer_could_go(folder):
-    found = diagnose(folder, "datasets.py:quick", "--train-step", "datasets.py:step")
-    # Eight samples in a step of 120 ms.
-    assert 30 < found["ceilings"]["step"] < 70
-    assert found["ceilings"]["real"] > found["ceilings"]["step"]
+@pytest.mark.parametrize("name", ["quick", "quick_in_torch"])
+def test_a_python_loader_is_measured_and_judged(name, folder):
+    command = [
+        sys.executable,
+        "-m",
+        "feedline",
+        "diagnose",
+        f"datasets.py:{name}",
+        "--seconds",
+        "0.5",
+        "--json",
+    ]
+    flags = ["--train-step", "datasets.py:step"]
+    ran = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["verdict"]["cause"] != "unknown" and found["verdict"]["sentence"]
+    assert abs(sum(found["verdict"]["stall"].values()) - 1) < 1e-6
+    assert found["evidence"]["executor"] == {"quick": "threads", "quick_in_torch": "torch"}[name]
+    assert found["evidence"]["batches"] >= 2 and found["evidence"]["batch_size"] == 8
+    # A step of at least 10 ms takes at most 800 samples a second.
+    assert 0 < found["ceilings"]["step"] <= 800
+    assert found["ceilings"]["real"] > 0
 
 
 def test_what_cannot_be_opened_is_said(folder):
@@ -202,11 +97,11 @@ def test_what_cannot_be_opened_is_said(folder):
 def test_a_batch_that_never_comes_ends_it(folder):
     command = [sys.executable, "-m", "feedline", "diagnose", "datasets.py:hung", "--seconds", "3"]
     ran = subprocess.run(
-        [*command, "--timeout", "15s", "--json"], cwd=folder, capture_output=True, text=True, timeout=300
+        [*command, "--timeout", "3s", "--json"], cwd=folder, capture_output=True, text=True, timeout=300
     )
     assert ran.returncode == 1
-    assert "no batch for 15 s, after 1 of" in ran.stderr and "--timeout" in ran.stderr
-    assert "no batch for 15 s" in json.loads(ran.stdout)["error"]["message"]
+    assert "no batch for 3 s, after 1 of" in ran.stderr and "--timeout" in ran.stderr
+    assert "no batch for 3 s" in json.loads(ran.stdout)["error"]["message"]
 
 
 def test_a_signal_is_answered_while_a_batch_is_waited_for(folder):

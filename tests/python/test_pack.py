@@ -129,7 +129,8 @@ def test_pixels_that_are_cut_between_epochs_are_a_failed_sample(
     pixels = raw / "pixels-00000.bin"
     ops = [T.CenterCrop(8)] if kind == "native" else [cropped]
     for cut in (0, pixels.stat().st_size // 2):
-        loader = feedline.Loader(raw, ops, batch_size=5, num_workers=1)
+        # One batch of the next epoch is made ahead, before the cut.
+        loader = feedline.Loader(raw, ops, batch_size=5, num_workers=1, prefetch_factor=1)
         whole = list(loader)
         assert len(whole) == 6
         content = pixels.read_bytes()

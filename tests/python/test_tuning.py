@@ -29,6 +29,16 @@ def rows(batch: feedline.Batch) -> tuple[bytes, bytes]:
     return batch["image"].tobytes(), batch["label"].tobytes()
 
 
+def test_auto_makes_the_same_batches(photos: Path) -> None:
+    one = feedline.Loader(photos, **RECIPE, num_workers=1)
+    expected = [rows(batch) for _ in range(4) for batch in one]
+    loader = feedline.Loader(photos, **RECIPE)
+    assert 1 <= loader.num_workers <= len(os.sched_getaffinity(0))
+    assert [rows(batch) for _ in range(4) for batch in loader] == expected
+    assert loader.stats()["tuning"]["auto"]
+
+
+@pytest.mark.live
 def test_auto_makes_the_same_batches_and_tells_what_it_changes(
     photos: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,13 +157,32 @@ class Many(Squares):
         return 200
 
 
-def train_until_one_does(loader: Any, expected: list[Any], executor: str) -> None:
-    """Epochs of the same batches until one worker works; a loaded machine has a minute."""
-    # Handing a batch over from a process takes up to 0.7 ms where cores sleep in between, and a trainer
-    # that waits more than 0.5 % of the time keeps its workers.
-    step = 0.02 if executor == "threads" else 0.3
+class SlowTrainer:
+    """The controller, with a clock of its own: each batch is one second of a trainer that hardly waits."""
+
+    def __init__(self, workers: int, prefetch: int) -> None:
+        self._real = CONTROLLER(workers, prefetch)
+
+    def look(
+        self, _seconds: float, batches: int, samples: int, _wait: float, _step: float, _busy: float
+    ) -> tuple[int, float]:
+        wanted, _due = self._real.look(batches, batches, samples, 0.0005 * batches, batches, 0.01 * batches)
+        return wanted, 0.0
+
+    def tuning(self) -> str:
+        return self._real.tuning()
+
+    def decisions(self, seen: int) -> tuple[int, str]:
+        return self._real.decisions(seen)
+
+
+CONTROLLER = _native.Controller
+
+
+def train_until_one_does(loader: Any, expected: list[Any], seconds: float = 0.0, step: float = 0.0) -> None:
+    """Epochs of the same batches until one worker works."""
     begun, rounds = time.monotonic(), 0
-    while rounds < 2 or (loader.stats()["workers"]["number"] > 1 and time.monotonic() - begun < 60):
+    while rounds < 2 or (loader.stats()["workers"]["number"] > 1 and time.monotonic() - begun < seconds):
         found = []
         for batch in loader:
             found.append(batch.tolist())
@@ -165,27 +194,45 @@ def train_until_one_does(loader: Any, expected: list[Any], executor: str) -> Non
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_workers_that_run_python_code_come_down_too(executor: Any) -> None:
+def test_workers_that_run_python_code_come_down_too(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "Controller", SlowTrainer)
     expected = [batch.tolist() for batch in feedline.Loader(Many(), batch_size=4, num_workers=1)]
     with feedline.Loader(Many(), batch_size=4, executor=executor) as loader:
-        train_until_one_does(loader, expected, executor)
+        train_until_one_does(loader, expected)
         assert loader.num_workers == 1
 
 
 @pytest.mark.parametrize("executor", ["threads", "processes"])
-def test_torch_style_auto_adjusts_workers(caplog: pytest.LogCaptureFixture, executor: Any) -> None:
+def test_torch_style_auto_adjusts_workers(
+    caplog: pytest.LogCaptureFixture, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_native, "Controller", SlowTrainer)
     one: Any = DataLoader(Many(), batch_size=4, num_workers=1, executor=executor)
     expected = [batch.tolist() for batch in one]
     loader: Any = DataLoader(Many(), batch_size=4, num_workers="auto", executor=executor)
     assert loader.num_workers == _native.auto_workers()
     with caplog.at_level(logging.INFO, logger="feedline"):
-        train_until_one_does(loader, expected, executor)
+        train_until_one_does(loader, expected)
     told = [record.message for record in caplog.records if record.message.startswith("auto: ")]
     if loader.num_workers > 1:
         assert any(f"auto: num_workers {loader.num_workers} -> " in line for line in told), told
         assert loader._idle.active == 1, "the others rest"
     loader.close()
     one.close()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+@pytest.mark.parametrize("kind", [feedline.Loader, DataLoader])
+def test_workers_come_down_by_what_was_measured(kind: Any, executor: str) -> None:
+    expected = [batch.tolist() for batch in feedline.Loader(Many(), batch_size=4, num_workers=1)]
+    # Handing a batch over from a process takes up to 0.7 ms where cores sleep in between, and a trainer
+    # that waits more than 0.5 % of the time keeps its workers.
+    step = 0.02 if executor == "threads" else 0.3
+    auto = {"num_workers": "auto"} if kind is DataLoader else {}
+    loader = kind(Many(), batch_size=4, executor=executor, **auto)
+    train_until_one_does(loader, expected, 60, step)
+    loader.close()
 
 
 def test_torch_style_settings_are_frozen(tmp_path: Path) -> None:

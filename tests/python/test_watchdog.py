@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,15 @@ class Numbers(Dataset):
         if index == self.at and self.act is not None and os.getpid() != self.home:
             self.act()
         return np.full(1000, index, np.int32)
+
+
+class SlowAtHome(Numbers):
+    """Leaves workers that start slowly a quarter of a second for each sample that the program makes."""
+
+    def __getitem__(self, index):
+        if os.getpid() == self.home:
+            time.sleep(0.25)
+        return super().__getitem__(index)
 
 
 class Stateful(Numbers):
@@ -194,14 +204,16 @@ def test_a_stopped_worker_is_named_and_its_batch_made_elsewhere(method, workers,
 def test_a_stopped_worker_of_a_loader_is_named_and_its_batch_made_elsewhere(workers, tmp_path):
     marker = Marker(tmp_path / "stopped")
 
-    def hashes(act):
+    def hashes(dataset):
         options = {"executor": "processes", "num_workers": workers, "worker_init_fn": do_nothing}
-        with feedline.Loader(Numbers(act), batch_size=BATCH, shuffle=True, seed=3, **options) as loader:
+        with feedline.Loader(dataset, batch_size=BATCH, shuffle=True, seed=3, **options) as loader:
             return [np.asarray(batch).tobytes() for batch in loader]
 
-    undisturbed = hashes(None)
+    undisturbed = hashes(Numbers())
+    # In the last batch, as the program makes the first ones itself until the workers have started.
+    last = int(np.frombuffer(undisturbed[-1], np.int32)[0])
     with hearing() as said:
-        assert hashes(StopOnce(marker)) == undisturbed
+        assert hashes(SlowAtHome(StopOnce(marker), at=last)) == undisturbed
     assert len(said) == 1 and f"(pid {marker.pid}) is stopped while it was making batch" in said[0]
     assert is_gone(marker.pid)
 

@@ -1,4 +1,4 @@
-"""Long proofs: campaigns of damaged files, bombs and killed workers, watched from outside.
+"""Long proofs: campaigns of damaged files, bombs, killed workers and live diagnoses, watched from outside.
 
     make soak                                   all campaigns: hours
     make soak SOAK="images tar" SOAK_SCALE=0.1  some of them, a tenth of the numbers
@@ -251,6 +251,23 @@ def workers(total: int) -> str:
     return run.stdout.strip().splitlines()[-1]
 
 
+def diagnosis() -> str:
+    """What is judged from live runs wants idle cores: faults are injected, and each must be named."""
+    live = ["--", "--ignored", "--test-threads=1"]
+    tests = ["--test", "diagnose", "--test", "online", "--test", "tune"]
+    commands = [
+        ["cargo", "test", "--release", "--workspace", *tests, *live],
+        [sys.executable, "-m", "pytest", "-q", "-m", "live", str(HERE / "live_diagnosis.py"), "tests/python"],
+    ]
+    lines = []
+    for command in commands:
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if run.returncode != 0:
+            raise Found((run.stdout + run.stderr)[-2000:])
+        lines += [line for line in run.stdout.splitlines() if " passed" in line]
+    return "; ".join(lines)
+
+
 def campaigns(scale: float) -> dict[str, Campaign]:
     def scaled(number: int) -> int:
         return max(1, int(number * scale))
@@ -261,6 +278,7 @@ def campaigns(scale: float) -> dict[str, Campaign]:
         "history": lambda _progress, _done: rust("history", scaled(IMAGES)),
         "hostile": lambda _progress, _done: rust("hostile", scaled(10 * EACH)),
         "workers": lambda _progress, _done: workers(scaled(500)),
+        "diagnose": lambda _progress, _done: diagnosis(),
     }
     for name in child.CONTAINERS:
         all_of_them[name] = lambda progress, done, name=name: damaged_files(
