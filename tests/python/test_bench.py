@@ -51,7 +51,7 @@ class Broken(Numbers):
 
 class Slow(Numbers):
     def __len__(self):
-        return 640
+        return 160
 
     def __getitem__(self, index):
         time.sleep(0.002)
@@ -66,7 +66,7 @@ class SlowAtHome(Slow):
 
     def __getitem__(self, index):
         if os.getpid() == self.home:
-            time.sleep(0.05)
+            time.sleep(0.2)
         return super().__getitem__(index)
 
 
@@ -251,7 +251,7 @@ def test_a_grid_of_loaders_and_executors(program: Path) -> None:
     ],
 )
 def test_a_timeline_has_a_row_for_each_worker(program: Path, settings: str, workers: int) -> None:
-    long = ("--epochs", "3", "--batches", "80", "--repeats", "1", "--batch-size", "8")
+    long = ("--epochs", "2", "--batches", "20", "--repeats", "1", "--batch-size", "8")
     data = "train:SlowAtHome" if "processes" in settings else "train:Slow"
     result(program, data, "--config", settings, "--train-step", "1ms", *long, "--trace", "trace.json")
     events = json.loads((program / "trace.json").read_text())["traceEvents"]

@@ -342,7 +342,7 @@ except feedline.DeviceError as error:
     print(error)
 """,
         FEEDLINE_MOCK_FAIL=call,
-        timeout=30,
+        timeout=300,
     )
 
 
@@ -512,7 +512,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 

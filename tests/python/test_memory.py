@@ -204,7 +204,7 @@ print(json.dumps({"growth": status("VmHWM:") - before, **loader.stats()}))
 
 @pytest.fixture(scope="module")
 def large_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """2,000 rows over a few large photos, some of them truncated."""
+    """480 rows, which are 15 batches, over a few large photos, some of them truncated."""
     folder = tmp_path_factory.mktemp("large")
     command = ["sample-data", str(folder / "photos"), "--preset", "large", "--count", "12", "--classes", "1"]
     subprocess.run([sys.executable, "-m", "feedline", *command], check=True, capture_output=True)
@@ -213,7 +213,7 @@ def large_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bad = folder / "bad.jpg"
     bad.write_bytes(photos[0].read_bytes()[:100_000])
     for name, share in (("good.csv", 0), ("bad.csv", 10)):
-        rows = [photos[n % 12] if share == 0 or n % share else bad for n in range(2000)]
+        rows = [photos[n % 12] if share == 0 or n % share else bad for n in range(480)]
         (folder / name).write_text("path,label\n" + "".join(f"{row},0\n" for row in rows))
     return folder
 
@@ -227,7 +227,7 @@ def test_peak_memory_stays_below_the_limit(large_photos: Path, workers: int, nam
     command = [sys.executable, "-c", PEAK, str(large_photos / f"{name}.csv"), json.dumps(options), str(keep)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     figures = json.loads(done.stdout)
-    assert figures["samples"] == 2000
+    assert figures["samples"] == 480
     assert (figures["failed_samples"] > 0) == (name == "bad")
     assert figures["growth"] < 256_000_000 + 64_000_000, figures
     # 16 workers would take far more if they were let: the limit was felt.

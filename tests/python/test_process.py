@@ -119,7 +119,7 @@ def test_multiprocessing_by_fork(photos: Path) -> None:
     queue: multiprocessing.Queue[list[int]] = context.Queue()
     process = context.Process(target=_hashes, args=(queue, loader))
     process.start()
-    made = queue.get(timeout=30)
+    made = queue.get(timeout=300)
     process.join(30)
     assert process.exitcode == 0
     assert made == [batch.hash() for batch in loader]
@@ -288,7 +288,7 @@ except feedline.Error as error:
         capture_output=True,
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(photos)], capture_output=True, text=True, cwd=tmp_path, timeout=60
+        [sys.executable, "-c", code, str(photos)], capture_output=True, text=True, cwd=tmp_path, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["0 0 True", "ClosedError"]

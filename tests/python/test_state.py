@@ -67,7 +67,8 @@ def test_a_state_counts_what_was_handed_over(photos: Path) -> None:
     loader = make(photos, num_workers=4, prefetch_factor=4)
     epoch = iter(loader)
     next(epoch)
-    time.sleep(0.05)  # lets batches be prefetched; the result is the same without
+    while not loader.stats()["queue"]["ready"]:
+        time.sleep(0.001)
     assert loader.state_dict()["batch"] == 1
 
 

@@ -43,7 +43,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def watch(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "feedline", "watch", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
 def once(running: Session) -> dict[str, Any]:
@@ -383,7 +383,7 @@ with Loader(np.arange(8), batch_size=2) as loader, Loader(np.arange(8), batch_si
     def run(**environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", script]
         env = {**os.environ, **environment}
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
 
     bad = run(FEEDLINE_DASHBOARD="1", FEEDLINE_DASHBOARD_TOKEN="short", FEEDLINE_WATCH="relative/path")
     assert bad.stdout.split() == ["8", "None"], bad
@@ -406,7 +406,7 @@ with Loader(np.arange(8), dashboard=port) as loader, Loader(np.arange(8), dashbo
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-c", script, str(port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout.split() == ["True", "False"], done
     assert done.stderr.count(f"dashboard={port}: ") == done.stderr.count("any free port is used") == 1, done
 

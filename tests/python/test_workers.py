@@ -496,7 +496,7 @@ class Mine(torch.utils.data.Dataset):
 def run_program(body, *arguments, **options):
     code = PROGRAM.format(body=textwrap.dedent(body))
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, **options
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300, **options
     )
 
 
@@ -519,7 +519,7 @@ def test_a_script_without_a_guard_with_its_own_classes_and_lambdas(method, tmp_p
             )
         )
     )
-    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300)
     assert (ran.stdout, ran.stderr) == ("fine\n", "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,11 @@ LOADERS: dict[str, type[torch.utils.data.DataLoader[Any]]] = {
 
 #: What only our loader understands; left out for the others.
 OURS_ONLY = ("executor", "random")
+
+
+def as_name(settings: object) -> str:
+    """A test's name: the same in every process, so without the addresses of what it is made of."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(settings))
 
 
 def no_init(worker: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import feedline.torch
 import pytest
 import torch
-from comparison import WARNINGS, Raised, assert_same, build, epochs, outcome, steps
+from comparison import WARNINGS, Raised, as_name, assert_same, build, epochs, outcome, steps
 from map_sets import Squares
 from torch.utils.data import RandomSampler, SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -67,7 +67,7 @@ def attempt(loader: str, settings: dict[str, Any]) -> Any:
     return outcome(run)
 
 
-@pytest.mark.parametrize("settings", REFUSED, ids=str)
+@pytest.mark.parametrize("settings", REFUSED, ids=as_name)
 def test_what_torch_refuses(settings: dict[str, Any]) -> None:
     ours, theirs = attempt("feedline", settings), attempt("torch", settings)
     assert_same(ours, theirs)

@@ -11,7 +11,18 @@ from typing import Any
 import feedline.torch
 import pytest
 import torch
-from comparison import EXECUTORS, WARNINGS, assert_same, build, epochs, no_init, numbers, seed_all, steps
+from comparison import (
+    EXECUTORS,
+    WARNINGS,
+    as_name,
+    assert_same,
+    build,
+    epochs,
+    no_init,
+    numbers,
+    seed_all,
+    steps,
+)
 from map_sets import Counting, Draws, Large, Squares, WhoAmI, note_worker, seed_worker
 from torch.utils.data import ConcatDataset
 
@@ -168,7 +179,7 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS[1:], ids=str)
+@pytest.mark.parametrize("way", WAYS[1:], ids=as_name)
 def test_draws_do_not_depend_on_the_workers_with_random_batch(way: dict[str, Any]) -> None:
     expected = epochs("feedline", Draws(), 2, batch_size=3, shuffle=True, **WAYS[0])
     ours = epochs("feedline", Draws(), 2, batch_size=3, shuffle=True, **way)
