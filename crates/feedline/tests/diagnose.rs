@@ -465,6 +465,8 @@ struct SecondReads {
 }
 
 impl Store for SecondReads {
+    over_local!();
+
     fn read(&self, location: &Location<'_>, room: &mut dyn Room) -> Result<(), Fault> {
         let first = self.seen.lock().unwrap().insert(location.path.to_owned());
         let part = self.part.lock().unwrap().clone();
