@@ -104,7 +104,7 @@ class Reporter:
             return
         _warned_of.add(self._name)
         sentence = report["verdict"]["sentence"]
-        text = "%s (told once; `feedline diagnose` measures the cause)"
+        text = "%s (reported once; `feedline diagnose` measures the cause)"
         LOGGER.log(_level(logging.WARNING), text, sentence)
 
 
