@@ -1,9 +1,10 @@
 //! Which arrays become fields, and whether they fit together.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Array, ArrayGroup, Column, Element, Files, MOST_ARRAYS, Rows};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::sample::{Field, FieldKind, Grown};
 use crate::source::{BlockCache, Opening, Source};
 use crate::spec::{FieldChoice, FieldRole};
@@ -217,7 +218,15 @@ impl Rows {
         for field in 0..self.fields.len() {
             let looks = self.fields[field].kind == FieldKind::Bytes && {
                 let mut first = Grown::at_most(LOOK);
-                self.read(0, field, &mut first).is_ok() && (with.is_image)(&first.bytes)
+                match self.read(0, field, &mut first) {
+                    Ok(()) => (with.is_image)(&first.bytes),
+                    Err(Fault::Io(source)) if source.raw_os_error().is_some() => {
+                        let path = PathBuf::from(&self.what);
+                        return Err(Error::Io { what: "cannot read", path, source });
+                    }
+                    // What is damaged is reported when it is asked for.
+                    Err(_) => false,
+                }
             };
             let kind = role(self.fields[field].kind.clone(), choices.get(field), looks);
             let kind =

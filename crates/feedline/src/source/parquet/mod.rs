@@ -12,6 +12,7 @@ mod thrift;
 use std::collections::{BTreeSet, HashMap};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::{ArrayRef, RecordBatch};
@@ -94,6 +95,26 @@ fn arrow_failed(error: ArrowError) -> Fault {
 struct Chunks {
     file: Handle,
     length: u64,
+    /// The system's number of a read that it refused: the library makes a text of it.
+    refused: Arc<AtomicI32>,
+}
+
+/// Reads on from a place.
+struct From {
+    reader: Reader,
+    refused: Arc<AtomicI32>,
+}
+
+impl std::io::Read for From {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        self.reader.read(out).inspect_err(|error| note(error, &self.refused))
+    }
+}
+
+fn note(error: &std::io::Error, refused: &AtomicI32) {
+    if let Some(number) = error.raw_os_error() {
+        refused.store(number, Relaxed);
+    }
 }
 
 impl Length for Chunks {
@@ -103,10 +124,13 @@ impl Length for Chunks {
 }
 
 impl ChunkReader for Chunks {
-    type T = BufReader<Reader>;
+    type T = BufReader<From>;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
-        Ok(BufReader::with_capacity(1 << 10, Reader::from(self.file.clone(), start)))
+        Ok(BufReader::with_capacity(
+            1 << 10,
+            From { reader: Reader::from(self.file.clone(), start), refused: self.refused.clone() },
+        ))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<bytes::Bytes> {
@@ -117,7 +141,8 @@ impl ChunkReader for Chunks {
         }
         let refused = |fault: Fault| parquet::errors::ParquetError::General(fault.to_string());
         let mut bytes = buffer::zeroed(length as u64).map_err(refused)?;
-        self.file.read_exact_at(&mut bytes, start)?;
+        let read = self.file.read_exact_at(&mut bytes, start);
+        read.inspect_err(|error| note(error, &self.refused))?;
         Ok(bytes.into())
     }
 }
@@ -481,8 +506,10 @@ impl Files for Parquet {
             step = step.min((CAREFUL.min(most) / facts.largest.max(1)).max(1));
         }
         let leaves: BTreeSet<usize> = facts.into_iter().map(|(leaf, _)| leaf).collect();
+        let refused = Arc::new(AtomicI32::new(0));
         let batches = guard("parquet", || {
-            let chunks = Arc::new(Chunks { file: opened, length: file.length });
+            let refused = refused.clone();
+            let chunks = Arc::new(Chunks { file: opened, length: file.length, refused });
             let (metadata, fields) = (file.groups(), file.metadata.schema().fields());
             let schema = metadata.file_metadata().schema_descr();
             let mask = ProjectionMask::leaves(schema, leaves);
@@ -516,6 +543,10 @@ impl Files for Parquet {
                 batches.push(batch);
             }
             Ok(batches)
+        });
+        let batches = batches.map_err(|fault| match refused.load(Relaxed) {
+            0 => fault,
+            number => Fault::Io(std::io::Error::from_raw_os_error(number)),
         })?;
         let sorted: BTreeSet<usize> = columns.iter().copied().collect();
         let pick = |column: &usize| {

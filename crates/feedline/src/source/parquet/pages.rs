@@ -36,6 +36,8 @@ struct Window<'a> {
     file: &'a dyn Object,
     /// The file's length.
     length: u64,
+    /// What is read at once ends here: at the end of the column, so that no other one is fetched.
+    until: u64,
     begin: u64,
     bytes: Vec<u8>,
     /// Bytes that are read at once.
@@ -49,7 +51,7 @@ impl Window<'_> {
         if !(have.contains(&at) && at + length <= have.end) {
             let end = at.checked_add(length).filter(|end| *end <= self.length);
             let end = end.ok_or_else(|| corrupt("a value lies beyond the end of the file"))?;
-            let end = end.max((at + self.step).min(self.length));
+            let end = end.max((at + self.step).min(self.until));
             let length = (end - at) as usize;
             let more = length.saturating_sub(self.bytes.len());
             buffer::grow(&mut self.bytes, more)?;
@@ -86,12 +88,20 @@ fn pages(
     each: &mut dyn FnMut(&mut Window<'_>, &Page, u64) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let (mut at, end) = range(chunk, window.length)?;
+    window.until = end;
     let mut values = 0;
     while values < chunk.num_values() as u64 {
-        let header = [256, 16 << 10, LONGEST_HEADER].into_iter().find_map(|length| {
-            let bytes = window.get(at, (end - at).min(length)).ok()?;
-            Page::read(bytes)
-        });
+        let mut header = None;
+        for length in [256, 16 << 10, LONGEST_HEADER] {
+            header = match window.get(at, (end - at).min(length)) {
+                Ok(bytes) => Page::read(bytes),
+                Err(Fault::Io(error)) => return Err(Fault::Io(error)),
+                Err(_) => None,
+            };
+            if header.is_some() {
+                break;
+            }
+        }
         let (page, header) = header.ok_or_else(|| corrupt("a page header is damaged"))?;
         let body = at + header as u64;
         at = body
@@ -143,7 +153,7 @@ pub(super) fn check(
     length: u64,
     chunk: &ColumnChunkMetaData,
 ) -> Result<Facts, Fault> {
-    let mut window = Window { file, length, begin: 0, bytes: Vec::new(), step: 256 };
+    let mut window = Window { file, length, until: length, begin: 0, bytes: Vec::new(), step: 256 };
     let mut facts = Facts { largest: 0, dictionary: 0, data: Vec::new(), grows: false };
     let codec = chunk.compression();
     pages(&mut window, chunk, &mut |window, page, body| {
@@ -280,7 +290,7 @@ fn places(
     let each = chunk.compressed_size().max(0) / chunk.num_values().max(1);
     // Of large values only their lengths are looked at, of small ones all at once.
     let step = if each > 16 << 10 { 256 } else { 64 << 10 };
-    let mut window = Window { file, length, begin: 0, bytes: Vec::new(), step };
+    let mut window = Window { file, length, until: length, begin: 0, bytes: Vec::new(), step };
     let mut dictionary: Vec<(u64, u32)> = Vec::new();
     let mut plain = true;
     pages(&mut window, chunk, &mut |window, page, body| {
