@@ -57,14 +57,10 @@ FORKING_TESTS := tests/python/torch_differential tests/python/test_torch_sampler
 # TensorFlow and torchvision each bring an LLVM, and a process dies of having both.
 TENSORFLOW_TESTS := tests/python/formats/test_tfrecord.py
 
-# One more than cores, as tests wait for processes that they start. The longest files are spread, too.
-TEST_JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-PARALLEL = -n $(TEST_JOBS) --dist worksteal
-
 test-python: install prepare-test ## Tests of the Python package, from the built wheel
-	$(INSTALLED) "$(TEST_BIN)/python" -m pytest $(PARALLEL) $(FORKING_TESTS)
+	$(INSTALLED) "$(TEST_BIN)/python" -m pytest $(FORKING_TESTS)
 	$(INSTALLED) "$(TEST_BIN)/python" -m pytest $(TENSORFLOW_TESTS)
-	$(INSTALLED) "$(TEST_BIN)/python" -m pytest $(PARALLEL) tests/python $(FORKING_TESTS:%=--ignore=%) $(TENSORFLOW_TESTS:%=--ignore=%)
+	$(INSTALLED) "$(TEST_BIN)/python" -m pytest tests/python $(FORKING_TESTS:%=--ignore=%) $(TENSORFLOW_TESTS:%=--ignore=%)
 
 test-browser: install prepare-browser ## Tests of the pages in Chromium
 	$(TOOLS) $(INSTALLED) "$(BROWSER_BIN)/python" -m pytest tests/browser
