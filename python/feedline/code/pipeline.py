@@ -91,7 +91,8 @@ class Pipeline:
             num_workers=self.workers,
         )
         # What a state must agree on, beyond the order.
-        self.data = json.dumps([_identity(source)] if self.streams else [one.identity for one in self._sources])
+        described = [_identity(source)] if self.streams else [one.identity for one in self._sources]
+        self.data = json.dumps(described)
         joined = None if collate_fn is None else name_of(collate_fn)
         self.pixels = json.dumps({**self._stages.settings, "collate_fn": joined})
 
