@@ -13,8 +13,8 @@ use feedline::sample::{Field, Grown, Value};
 use feedline::source;
 use feedline::spec::{OpSpec, SourceFormat, SourceKind};
 use feedline::store::{
-    Delayed, Entry, Faults, Files, Handle, Local, Memory, Metadata, Object, Operation, Revision,
-    Store, Throttled, conformance,
+    Delayed, Entry, Faults, Files, Handle, Local, Memory, Metadata, Operation, Store, Throttled,
+    conformance, wrapped,
 };
 use feedline::{Fault, Loader, Spec};
 use support::{Folder, photos, rows};
@@ -336,36 +336,14 @@ struct Noting {
     reads: Arc<Mutex<Vec<(PathBuf, u64, u64)>>>,
 }
 
-struct NotingObject {
-    inner: Handle,
-    path: PathBuf,
-    reads: Arc<Mutex<Vec<(PathBuf, u64, u64)>>>,
-}
-
-impl Object for NotingObject {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn stamp(&self) -> u64 {
-        self.inner.stamp()
-    }
-
-    fn revision(&self) -> std::io::Result<Revision> {
-        self.inner.revision()
-    }
-
-    fn read_at(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
-        let read = self.inner.read_at(out, at)?;
-        self.reads.lock().unwrap().push((self.path.clone(), at, at + read as u64));
-        Ok(read)
-    }
-}
-
 impl Store for Noting {
     fn open(&self, path: &Path) -> std::io::Result<Handle> {
-        let (inner, reads) = (self.inner.open(path)?, self.reads.clone());
-        Ok(Arc::new(NotingObject { inner, path: path.to_owned(), reads }))
+        let (path, reads) = (path.to_owned(), self.reads.clone());
+        Ok(wrapped(self.inner.open(&path)?, move |inner, out, at| {
+            let read = inner.read_at(out, at)?;
+            reads.lock().unwrap().push((path.clone(), at, at + read as u64));
+            Ok(read)
+        }))
     }
 
     fn list(

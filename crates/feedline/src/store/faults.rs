@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Entry, Handle, Hint, Metadata, Object, Revision, Sidecar, Store};
+use super::{Entry, Handle, Hint, Metadata, Sidecar, Store, wrapped};
 use crate::error::Fault;
 use crate::sample::{Location, Room};
 
@@ -84,32 +84,11 @@ impl Faults {
     }
 
     fn wrap(&self, path: &Path, inner: Handle) -> Handle {
-        Arc::new(FaultyObject { inner, path: path.to_owned(), rules: self.rules.clone() })
-    }
-}
-
-struct FaultyObject {
-    inner: Handle,
-    path: PathBuf,
-    rules: Rules,
-}
-
-impl Object for FaultyObject {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn stamp(&self) -> u64 {
-        self.inner.stamp()
-    }
-
-    fn revision(&self) -> std::io::Result<Revision> {
-        self.inner.revision()
-    }
-
-    fn read_at(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
-        check(&self.rules, Operation::Read, &self.path)?;
-        self.inner.read_at(out, at)
+        let (path, rules) = (path.to_owned(), self.rules.clone());
+        wrapped(inner, move |inner, out, at| {
+            check(&rules, Operation::Read, &path)?;
+            inner.read_at(out, at)
+        })
     }
 }
 

@@ -21,7 +21,7 @@ pub use files::Files;
 pub(crate) use handles::is_exhausted;
 pub use local::Local;
 pub use memory::Memory;
-pub use object::{Handle, Object, Reader, Revision, changed};
+pub use object::{Handle, Object, Reader, Revision, changed, wrapped};
 pub use rehearsal::{Delayed, Throttled};
 
 use std::ffi::OsString;

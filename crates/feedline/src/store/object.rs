@@ -58,6 +58,40 @@ pub trait Object: Send + Sync {
     }
 }
 
+struct Wrapped<F> {
+    inner: Handle,
+    read: F,
+}
+
+impl<F> Object for Wrapped<F>
+where
+    F: Fn(&dyn Object, &mut [u8], u64) -> std::io::Result<usize> + Send + Sync,
+{
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn stamp(&self) -> u64 {
+        self.inner.stamp()
+    }
+
+    fn revision(&self) -> std::io::Result<Revision> {
+        self.inner.revision()
+    }
+
+    fn read_at(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
+        (self.read)(&*self.inner, out, at)
+    }
+}
+
+/// The same object with other reads: what a wrapper of a store opens.
+pub fn wrapped(
+    inner: Handle,
+    read: impl Fn(&dyn Object, &mut [u8], u64) -> std::io::Result<usize> + Send + Sync + 'static,
+) -> Handle {
+    Arc::new(Wrapped { inner, read })
+}
+
 /// The fault of a file that is not what was opened.
 #[must_use]
 pub fn changed() -> Fault {

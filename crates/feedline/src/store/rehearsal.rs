@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Entry, Handle, Hint, Metadata, Object, Revision, Sidecar, Store};
+use super::{Entry, Handle, Hint, Metadata, Sidecar, Store, wrapped};
 use crate::error::Fault;
 use crate::sample::{Location, Room};
 
@@ -52,33 +52,13 @@ impl Throttled {
     }
 
     fn wrap(&self, inner: Handle) -> Handle {
-        Arc::new(ThrottledObject { inner, line: self.line.clone() })
-    }
-}
-
-struct ThrottledObject {
-    inner: Handle,
-    line: Arc<Line>,
-}
-
-impl Object for ThrottledObject {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn stamp(&self) -> u64 {
-        self.inner.stamp()
-    }
-
-    fn revision(&self) -> std::io::Result<Revision> {
-        self.inner.revision()
-    }
-
-    fn read_at(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
-        let began = Instant::now();
-        let read = self.inner.read_at(out, at)?;
-        self.line.pass(read as u64, began);
-        Ok(read)
+        let line = self.line.clone();
+        wrapped(inner, move |inner, out, at| {
+            let began = Instant::now();
+            let read = inner.read_at(out, at)?;
+            line.pass(read as u64, began);
+            Ok(read)
+        })
     }
 }
 
@@ -195,34 +175,14 @@ impl Delayed {
     }
 
     fn wrap(&self, path: &Path, inner: Handle) -> Handle {
-        match self.is_meant(&[path]) {
-            true => Arc::new(DelayedObject { inner, latency: self.latency }),
-            false => inner,
+        if !self.is_meant(&[path]) {
+            return inner;
         }
-    }
-}
-
-struct DelayedObject {
-    inner: Handle,
-    latency: Duration,
-}
-
-impl Object for DelayedObject {
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn stamp(&self) -> u64 {
-        self.inner.stamp()
-    }
-
-    fn revision(&self) -> std::io::Result<Revision> {
-        self.inner.revision()
-    }
-
-    fn read_at(&self, out: &mut [u8], at: u64) -> std::io::Result<usize> {
-        std::thread::sleep(self.latency);
-        self.inner.read_at(out, at)
+        let latency = self.latency;
+        wrapped(inner, move |inner, out, at| {
+            std::thread::sleep(latency);
+            inner.read_at(out, at)
+        })
     }
 }
 

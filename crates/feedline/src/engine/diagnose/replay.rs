@@ -256,3 +256,21 @@ impl Feed for Replayed {
         Ok(Some(batch.rows))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Memory, conformance};
+
+    #[test]
+    fn what_is_remembered_keeps_the_promises_of_a_store() {
+        // With room for all, for some, and for nothing.
+        for limit in [1 << 30, 1000, 0] {
+            let memory = Arc::new(Memory::default());
+            let put = |path: &Path, bytes: &[u8]| memory.put(path, bytes);
+            let remembering = Remembering::new(memory.clone(), limit);
+            let kept = conformance::check(&remembering, Path::new("/set"), &put);
+            assert_eq!(kept, Ok(()), "{limit}");
+        }
+    }
+}
