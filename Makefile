@@ -15,7 +15,11 @@ BROWSER_BIN = $(shell $(ENVIRONMENT) --where browser)/bin
 
 # cmake and maturin come from the small environment. The stable ABI is described by a file, because
 # pyo3 is built anew whenever its settings change, and cargo and maturin would find different ones.
-TOOLS = PATH="$(BUILD_BIN):$$PATH" PYO3_CONFIG_FILE="$(CURDIR)/crates/feedline-py/pyo3-config.txt"
+# make's own places for jobs are no concern of theirs.
+TOOLS = MAKEFLAGS= PATH="$(BUILD_BIN):$$PATH" PYO3_CONFIG_FILE="$(CURDIR)/crates/feedline-py/pyo3-config.txt"
+
+# The wheel has its own set of features ("full"). Tests without the default ones are built of the same.
+LEAN := --no-default-features
 
 # The wheel is installed inside the clone, so that clones which share an environment do not meet.
 SITE := $(CURDIR)/build/site
@@ -33,8 +37,9 @@ if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	fi
 endef
 
-.PHONY: help demo test lint test-rust test-python test-browser wheel bench bench-formats bench-python fuzz soak clean \
-	prepare prepare-test prepare-browser lint-rust lint-python install
+.PHONY: help demo test lint test-rust test-build test-python test-browser wheel sdist bench bench-formats bench-python fuzz soak clean \
+	prepare prepare-test prepare-browser lint-form install \
+	suite-rust suite-clippy suite-types suite-forking suite-plain suite-tensorflow suite-build suite-browser
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,12 +48,20 @@ demo: install ## Make 2,000 sample photos, load them for two epochs, print a tab
 	$(INSTALLED) "$(BUILD_BIN)/python" -m feedline sample-data sample-data
 	$(INSTALLED) "$(BUILD_BIN)/python" examples/demo.py sample-data
 
-test: lint test-rust test-python test-browser ## Everything that must hold: lint, and the tests
+# The wheel first: nearly all that it is built of is built for the tests too. Then the crates by themselves,
+# which use all cores and of which some are measured, then everything else beside each other.
+test: lint-form install prepare-test prepare-browser ## Everything that must hold: lint, and the tests
+	@missed=0; \
+	$(MAKE) suite-rust || missed=1; \
+	$(BESIDE_EACH_OTHER) suite-forking suite-plain suite-browser suite-build suite-clippy \
+		suite-tensorflow suite-types || missed=1; \
+	exit $$missed
 
-lint: lint-rust lint-python ## Formats, clippy, ruff, mypy --strict, stubs against the module
+lint: lint-form install prepare-test ## Formats, clippy, ruff, mypy --strict, stubs against the module
+	@$(BESIDE_EACH_OTHER) suite-clippy suite-types
 
 test-rust: prepare ## Tests of the crates, the model of the hand-over among them
-	$(TOOLS) cargo test --release --workspace
+	@$(MAKE) suite-rust
 
 # torch's DataLoader forks, which JAX's threads in the same process would not survive.
 FORKING_TESTS := tests/python/torch_differential tests/python/test_torch_samplers.py tests/python/test_torch_regressions.py \
@@ -57,17 +70,54 @@ FORKING_TESTS := tests/python/torch_differential tests/python/test_torch_sampler
 # TensorFlow and torchvision each bring an LLVM, and a process dies of having both.
 TENSORFLOW_TESTS := tests/python/formats/test_tfrecord.py
 
+# Beside each other, as each waits a lot: what one says is shown when it has ended; all are run when one fails.
+BESIDE_EACH_OTHER := $(MAKE) --jobs=3 --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+# What a suite took, of the clock and of the processors.
+TIMED = TIMEFORMAT='$@: %lR, of processors %lU'; time
+
 test-python: install prepare-test ## Tests of the Python package, from the built wheel
-	$(INSTALLED) "$(TEST_BIN)/python" -m pytest $(FORKING_TESTS)
-	$(INSTALLED) "$(TEST_BIN)/python" -m pytest $(TENSORFLOW_TESTS)
-	$(INSTALLED) "$(TEST_BIN)/python" -m pytest tests/python $(FORKING_TESTS:%=--ignore=%) $(TENSORFLOW_TESTS:%=--ignore=%)
+	@$(BESIDE_EACH_OTHER) suite-forking suite-plain suite-tensorflow
+
+test-build: install prepare-test ## Builds outside of the workspace: a crate of another, the source distribution
+	@$(MAKE) suite-build
 
 test-browser: install prepare-browser ## Tests of the pages in Chromium
-	$(TOOLS) $(INSTALLED) "$(BROWSER_BIN)/python" -m pytest tests/browser
+	@$(MAKE) suite-browser
+
+suite-rust:
+	$(TIMED) $(TOOLS) cargo test --release --workspace $(LEAN)
+
+suite-clippy:
+	$(TIMED) $(TOOLS) cargo clippy --release --workspace $(LEAN) --all-targets -- -D warnings
+
+suite-types:
+	$(TIMED) { "$(TEST_BIN)/mypy" --strict python/feedline; \
+		MYPYPATH=benchmarks:python "$(TEST_BIN)/mypy" --strict benchmarks; \
+		PYTHONPATH="$(SITE)" MYPYPATH="$(SITE)" "$(TEST_BIN)/stubtest" feedline._native; }
+
+suite-forking:
+	$(TIMED) $(INSTALLED) "$(TEST_BIN)/python" -m pytest $(FORKING_TESTS)
+
+suite-tensorflow:
+	$(TIMED) $(INSTALLED) "$(TEST_BIN)/python" -m pytest $(TENSORFLOW_TESTS)
+
+suite-plain:
+	$(TIMED) $(INSTALLED) "$(TEST_BIN)/python" -m pytest tests/python $(FORKING_TESTS:%=--ignore=%) $(TENSORFLOW_TESTS:%=--ignore=%)
+
+suite-build:
+	$(TIMED) $(TOOLS) $(INSTALLED) "$(TEST_BIN)/python" -m pytest tests/build
+
+suite-browser:
+	$(TIMED) $(TOOLS) $(INSTALLED) "$(BROWSER_BIN)/python" -m pytest tests/browser
 
 wheel: prepare ## Build the wheel into build/wheel
 	@rm -rf build/wheel
 	$(TOOLS) maturin build --release --out build/wheel
+
+sdist: prepare ## Build the source distribution into build/sdist
+	@rm -rf build/sdist
+	$(TOOLS) maturin sdist --out build/sdist
 
 # Part of it: make bench BENCH_WORKS=train,eval BENCH_ROUNDS=3. Works: benchmarks/works.py, and start.
 BENCH_WORKS ?=
@@ -112,16 +162,10 @@ clean: ## Remove what was built here; the shared environments in ~/.cache/feedli
 	rm -rf build dist sample-data .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	cargo clean
 
-lint-rust: prepare
+lint-form: prepare prepare-test
 	cargo fmt --all --check
-	$(TOOLS) cargo clippy --release --workspace --all-targets -- -D warnings
-
-lint-python: install prepare-test
 	"$(TEST_BIN)/ruff" check .
 	"$(TEST_BIN)/ruff" format --check .
-	"$(TEST_BIN)/mypy" --strict python/feedline
-	MYPYPATH=benchmarks:python "$(TEST_BIN)/mypy" --strict benchmarks
-	PYTHONPATH="$(SITE)" MYPYPATH="$(SITE)" "$(TEST_BIN)/stubtest" feedline._native
 
 install: wheel
 	@rm -rf "$(SITE)"

@@ -70,10 +70,10 @@ def rate(loader: Any) -> float:
 
 
 def blinded(loader: Any) -> Any:
-    """The same loader without figures, live view, tuning and telling."""
+    """The same loader without figures, live view, tuning and reports."""
     inner = getattr(loader, "_native", loader)
     inner._figures = inner._live = inner._tuning = Blind()
-    loader._teller = _Silent()
+    loader._reporter = _Silent()
     if hasattr(loader, "_decisions"):
         loader._decisions = Blind()
     return loader
@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    told, missed = {}, 0
+    found, missed = {}, 0
     for name, make in LOADERS.items():
         seen, blind = make(), blinded(make())
         rates: tuple[list[float], list[float]] = ([], [])
@@ -102,7 +102,7 @@ def main() -> int:
             for loader, kept in sides if number % 2 == 0 else reversed(sides):
                 kept.append(rate(loader))
         ratio = statistics.median(a / b for a, b in zip(*rates, strict=True))
-        told[name] = {"samples_per_second": statistics.median(rates[0]), "ratio": ratio}
+        found[name] = {"samples_per_second": statistics.median(rates[0]), "ratio": ratio}
         missed |= ratio < BAR
         if not arguments.json:
             verdict = "ok" if ratio >= BAR else f"below {BAR}"
@@ -110,7 +110,7 @@ def main() -> int:
         seen.close()
         blind.close()
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(found))
     return int(missed)
 
 

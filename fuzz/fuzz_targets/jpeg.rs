@@ -11,10 +11,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use damaged::{Kind, Seed, damage, seeds};
-use feedline::decode::{DecodeOptions, Decoder, probe};
-use feedline::image::{Pixels, Scratch};
-use feedline::observe::thread_cpu;
-use feedline::random::Draws;
+use feedline::internals::decode::{DecodeOptions, Decoder, probe};
+use feedline::internals::image::{Pixels, Scratch};
+use feedline::internals::observe::thread_cpu;
+use feedline::internals::random::Draws;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 
 /// Of the processor: what is below this is the clock's, the allocator's and the machine's.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 __all__ = [
+    "IMAGE_ENDINGS",
     "Array",
     "Batch",
     "Chain",
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 __version__: str
+#: What names of image files end in, in lower case.
+IMAGE_ENDINGS: tuple[str, ...]
 
 @final
 class Loader:

@@ -70,9 +70,9 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = os.environ.get("FEEDLINE_PICTURES")
     if made:
         return Path(made)
-    # Of the whole workspace, as the tests of the crates are: for one crate alone, others would be built
-    # once more with other features.
-    build = ["cargo", "build", "--release", "--quiet", "--workspace", "--example", "pictures"]
+    # With the features of the wheel, for which all but the example is built.
+    features = ["--workspace", "--no-default-features"]
+    build = ["cargo", "build", "--release", "--quiet", *features, "--example", "pictures"]
     run(build, cwd=ROOT, check=True, timeout=1800)
     target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
     run([target / "release" / "examples" / "pictures", folder], cwd=ROOT, check=True, timeout=300)
@@ -96,6 +96,10 @@ class Visit:
         assert self.complaints == []
         assert self.requests == [address]
 
+    def settle(self) -> None:
+        """Plots are drawn in the frame after the one that they were changed in."""
+        self.page.evaluate(DRAWN)
+
     def texts(self) -> list[str]:
         """What was drawn on canvases."""
         found: list[str] = self.page.evaluate("texts_drawn.map(({ text }) => text)")
@@ -118,12 +122,11 @@ def visit(browser: Browser) -> Iterator[Open]:
     def opened(path: Path, width: int = 1280, **options: Any) -> Visit:
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(300_000)
         found = Visit(context.new_page())
         found.page.goto(path.as_uri())
-        found.page.wait_for_selector("html[data-ready=yes]", timeout=60_000)
-        # Plots are drawn in the frame after the one that they were made in.
-        found.page.evaluate(DRAWN)
+        found.page.wait_for_selector("html[data-ready=yes]", timeout=300_000)
+        found.settle()
         return found
 
     yield opened

@@ -24,8 +24,8 @@ from playwright.sync_api import Browser, Page, expect
 
 CHARTS = ("Throughput", "Waiting", "Queue", "Time of a sample in each stage", "Memory", "Reading")
 TOKEN = "a-token-of-this-test"
-# What a loaded machine may need.
-PATIENCE = 40_000
+# Milliseconds that end a hang.
+PATIENCE = 300_000
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def shows_figures(page: Page) -> None:
 
 
 def fetched(url: str) -> dict[str, Any]:
-    """What the server tells, once it has seen a loader."""
+    """What the server reports, once it has seen a loader."""
     answer: dict[str, Any] = {}
 
     def seen() -> bool:
@@ -95,11 +95,11 @@ def number(text: str) -> int:
     return int(re.sub(r"\D", "", text) or 0)
 
 
-def until(condition: Callable[[], bool], seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE / 1000
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
 def drawn_colours(page: Page, chart: str) -> int:
@@ -211,7 +211,8 @@ def test_a_stopped_process_is_reconnected(dashboard: Callable[..., Page]) -> Non
         expect(page.locator("#connection")).to_contain_text("reconnecting")
         keep(page, "dashboard-lost")
         # However long it is stopped, it has not ended.
-        page.wait_for_timeout(7000)
+        for _ in range(2):
+            page.wait_for_event("requestfailed", timeout=PATIENCE)
         state(page, "lost")
         before = number(tile(page, "Batches"))
         running.process.send_signal(signal.SIGCONT)
@@ -252,7 +253,7 @@ def test_the_command_serves_it_too(dashboard: Callable[..., Page], photos: Path)
             until(lambda: drawn_colours(page, "Time of a sample in each stage") > 50)
             keep(page, "dashboard-run")
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            assert process.wait(PATIENCE / 1000) == 130
             state(page, "ended")
         finally:
             process.kill()
@@ -282,12 +283,11 @@ def test_an_hour_in_bounded_memory(dashboard: Callable[..., Page]) -> None:
         page.route("**/data?*", two_hours)
         page.reload()
         page.get_by_role("button", name="1 hour").click()
-        deadline = time.monotonic() + 40
-        while reached[0] < 7200 + 600:
-            assert time.monotonic() < deadline
-            # Answers are made while the page is waited for.
-            page.wait_for_timeout(200)
         chart = page.locator('[data-chart="Throughput"]')
+        # The page keeps an hour; answers are made while it is waited for.
+        expect(chart).to_have_attribute("data-points", "3600", timeout=PATIENCE)
+        while reached[0] < 7200 + 600:
+            page.wait_for_event("response", timeout=PATIENCE)
         assert chart.get_attribute("data-points") == "3600"
         assert any(re.search(r"since=\d{4}", url) for url in asked), "only what is new is asked for"
         until(lambda: drawn_colours(page, "Throughput") > 500)

@@ -65,7 +65,7 @@ def opened(browser: Browser, perfetto: str) -> Iterator[Any]:
     def open_trace(name: str) -> Page:
         page = context.new_page()
         page.goto(f"{perfetto}/#!/?url={perfetto}/{name}.json")
-        page.wait_for_function("() => globalThis.app?.trace?.engine !== undefined", timeout=120_000)
+        page.wait_for_function("() => globalThis.app?.trace?.engine !== undefined", timeout=300_000)
         page.evaluate("() => waitForPerfettoIdle()")
         return page
 

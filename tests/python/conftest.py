@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,27 @@ from PIL import Image
 # pixels in torchvision, the reference, were off by 3e-5 pixels on an AMD EPYC and by 5e-5 on an Intel Xeon.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 
+# What a shell starts in the background ignores Ctrl-C, and so does what that starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 Array = npt.NDArray[Any]
 CLASSES = ("ant", "bee", "cat")
+
+#: Seconds that end a hang; no test says how fast something is.
+HANG = 300.0
+
+
+def until(seen: Callable[[], object], what: str = "what was waited for") -> None:
+    """Waits for what another process or thread does."""
+    end = time.monotonic() + HANG
+    while not seen():
+        assert time.monotonic() < end, f"not seen: {what}"
+        time.sleep(0.005)
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files below a folder in which another process works; `rglob` fails at one that was renamed."""
+    return (Path(root, name) for root, _folders, names in os.walk(folder) for name in names)
 
 
 @pytest.fixture(autouse=True)

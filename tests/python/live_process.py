@@ -24,7 +24,7 @@ class Squares:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if str(index) == os.environ.get("TEST_STUCK"):
-            time.sleep(600)
+            time.sleep(3600)
         return {"value": np.full((8, 8), index, dtype=np.float32), "label": index}
 
 
@@ -63,13 +63,13 @@ def main() -> None:
         over.set()
 
     threading.Thread(target=wait_for_the_end, daemon=True).start()
-    told = False
+    announced = False
     while not over.is_set():
         for _ in loader:
             time.sleep(step)
-            if not told:
+            if not announced:
                 print("ready", loader.dashboard_url or "-", flush=True)
-                told = True
+                announced = True
             if over.is_set():
                 break
 

@@ -27,7 +27,7 @@ class Session:
         """Lets it end as a program ends."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(300)
 
 
 @contextmanager

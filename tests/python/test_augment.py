@@ -464,7 +464,7 @@ def test_wrong_parameters_are_named(op: dict[str, Any], key: str) -> None:
         transforms.apply(picture(20, 20, 3), [op])
 
 
-def test_what_does_not_fit_the_image_is_told() -> None:
+def test_what_does_not_fit_the_image_is_reported() -> None:
     for op in (ColorJitter(0.5), RandomGrayscale(), RandAugment(), Grayscale()):
         with pytest.raises(SpecError, match="cannot work on 4 channels"):
             transforms.apply(picture(20, 20, 4), [op])

@@ -15,38 +15,22 @@ from feedline.bench import cost, feed
 from feedline.bench.target import TargetError
 from feedline.deliver.batch import rows_of
 
-PROGRAM = """
-import ctypes
+#: What needs no torch, which takes long to import in each of a benchmark's processes.
+LIGHT = """
 import os
-import signal
 import sys
 import time
 
 import feedline
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset
 
 
-class Numbers(Dataset):
+class Numbers:
     def __len__(self):
         return 64
 
     def __getitem__(self, index):
         return np.full(3, index, np.float32), index
-
-
-class Loud(Numbers):
-    def __getitem__(self, index):
-        # Anything, also what looks like an answer, and without an end of line.
-        print('{"failed": "a lie"}', end="")
-        print("noise " * 50, file=sys.stderr)
-        return super().__getitem__(index)
-
-
-class Broken(Numbers):
-    def __getitem__(self, index):
-        raise ValueError("sample 7 is rotten")
 
 
 class Slow(Numbers):
@@ -68,6 +52,80 @@ class SlowAtHome(Slow):
         if os.getpid() == self.home:
             time.sleep(0.2)
         return super().__getitem__(index)
+
+
+def make_dataset():
+    return Numbers()
+
+
+class Unlucky(Numbers):
+    def __init__(self):
+        # One more look at it in each process; the fourth (one looks, then come the runs) fails.
+        with open("looks", "a") as looks:
+            looks.write("x")
+        with open("looks") as looks:
+            self.fails = len(looks.read()) > 3
+
+    def __getitem__(self, index):
+        if self.fails:
+            raise RuntimeError("out of luck")
+        return super().__getitem__(index)
+
+
+class Endless:
+    def __iter__(self):
+        while True:
+            yield np.zeros(3, np.float32)
+
+
+def loader_of_a_stream():
+    return feedline.Loader(Endless(), batch_size=4, num_workers=0)
+
+
+def leave():
+    sys.exit(3)
+
+
+def needs(path):
+    return None
+
+
+def nothing():
+    pass
+
+
+seven = 7
+"""
+
+PROGRAM = """
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import light
+import numpy as np
+import torch
+from light import seven
+from torch.utils.data import DataLoader, Dataset
+
+
+class Numbers(light.Numbers, Dataset):
+    pass
+
+
+class Loud(Numbers):
+    def __getitem__(self, index):
+        # Anything, also what looks like an answer, and without an end of line.
+        print('{"failed": "a lie"}', end="")
+        print("noise " * 50, file=sys.stderr)
+        return super().__getitem__(index)
+
+
+class Broken(Numbers):
+    def __getitem__(self, index):
+        raise ValueError("sample 7 is rotten")
 
 
 class Signalled(Numbers):
@@ -94,49 +152,10 @@ def batches():
         yield {"x": torch.zeros(4, 2), "name": ["a"] * 4}
 
 
-class Endless:
-    def __iter__(self):
-        while True:
-            yield np.zeros(3, np.float32)
-
-
-def loader_of_a_stream():
-    return feedline.Loader(Endless(), batch_size=4, num_workers=0)
-
-
 def step(batch):
     x, y = batch
     assert x.shape[1] == 3 and x.dtype == torch.float32
     time.sleep(0.02)
-
-
-def leave():
-    sys.exit(3)
-
-
-def needs(path):
-    return None
-
-
-def nothing():
-    pass
-
-
-class Unlucky(Numbers):
-    def __init__(self):
-        # One more look at it in each process; the fourth (one looks, then come the runs) fails.
-        with open("looks", "a") as looks:
-            looks.write("x")
-        with open("looks") as looks:
-            self.fails = len(looks.read()) > 3
-
-    def __getitem__(self, index):
-        if self.fails:
-            raise RuntimeError("out of luck")
-        return super().__getitem__(index)
-
-
-seven = 7
 """
 TINY = ("--epochs", "2", "--batches", "3", "--repeats", "1", "--batch-size", "8")
 
@@ -144,6 +163,7 @@ TINY = ("--epochs", "2", "--batches", "3", "--repeats", "1", "--batch-size", "8"
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("program")
+    (folder / "light.py").write_text(LIGHT)
     (folder / "train.py").write_text(PROGRAM)
     (folder / "random-name.py").write_text(PROGRAM)
     return folder
@@ -157,21 +177,21 @@ def bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def result(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
     done = bench(folder, *arguments, "--json")
     assert done.returncode == code, done.stderr + done.stdout
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def test_a_data_set_in_every_loader(program: Path) -> None:
-    told = result(program, "train:make_dataset", *TINY)
-    names = [one["name"] for one in told["configurations"]]
+    found = result(program, "train:make_dataset", *TINY)
+    names = [one["name"] for one in found["configurations"]]
     assert names[0] == "torch, no workers" and names[-2:] == ["feedline.torch.DataLoader", "feedline.Loader"]
-    assert len(names) == 5 and len(told["ranking"]) == 5 and told["best"] in names
-    for one in told["configurations"]:
+    assert len(names) == 5 and len(found["ranking"]) == 5 and found["best"] in names
+    for one in found["configurations"]:
         assert one["error"] is None, one["error"]
         run = one["runs"][0]
         assert (run["batches"], run["samples"]) == (6, 48), one["name"]
         assert len(run["turnovers"]) == 1 and run["peak_memory"] > 1e6
-    evidence = [one["runs"][0]["evidence"] for one in told["configurations"]]
+    evidence = [one["runs"][0]["evidence"] for one in found["configurations"]]
     assert evidence[0]["executor"] == "inline" and evidence[0]["workers"] == 0
     assert evidence[1]["executor"] == "torch" and evidence[1]["workers"] >= 1
     assert evidence[3]["executor"] in ("threads", "processes")
@@ -181,10 +201,10 @@ def test_a_data_set_in_every_loader(program: Path) -> None:
 
 def test_one_of_which_a_run_failed_is_no_best(program: Path) -> None:
     arguments = ("--loaders", "feedline", "--epochs", "2", "--repeats", "3", "--batch-size", "8")
-    told = result(program, "train:Unlucky", *arguments, code=1)
-    (only,) = told["configurations"]
+    found = result(program, "light:Unlucky", *arguments, code=1)
+    (only,) = found["configurations"]
     assert len(only["runs"]) == 2 and "run 3 of 3 failed" in only["error"] and "out of luck" in only["error"]
-    assert only["summary"] is None and told["ranking"] == [] and told["best"] is None
+    assert only["summary"] is None and found["ranking"] == [] and found["best"] is None
 
 
 def test_the_line_for_a_program_makes_the_loader_that_was_measured(
@@ -193,30 +213,30 @@ def test_the_line_for_a_program_makes_the_loader_that_was_measured(
     monkeypatch.chdir(tmp_path)
     flags = ("--transform", "Resize(size=[24, 32])", "--set", "decode.mode=gray", "--shuffle")
     one = ("--config", "workers=1,cache=encoded", "--epochs", "2", "--repeats", "1")
-    told = result(tmp_path, str(photos), *one, *flags, "--batch-size", "2")
-    loader = eval(told["use"][-1], {"feedline": feedline})
+    found = result(tmp_path, str(photos), *one, *flags, "--batch-size", "2")
+    loader = eval(found["use"][-1], {"feedline": feedline})
     spec = loader.spec
     assert (spec["batch_size"], spec["num_workers"], spec["shuffle"]) == (2, 1, True)
     assert spec["cache"]["hold"] == "encoded"
     assert next(iter(loader))["image"].shape == (2, 1, 24, 32)
     # Photos have any size: without the crop that was measured there would be no batch.
-    told = result(tmp_path, str(photos), *one)
-    loader = eval(told["use"][-1], {"feedline": feedline})
+    found = result(tmp_path, str(photos), *one)
+    loader = eval(found["use"][-1], {"feedline": feedline})
     assert next(iter(loader))["image"].shape[1:] == (3, 224, 224)
     # A spec stays a spec, whatever its name.
     name = "it's a spec.toml"
     crop = '[[transforms]]\nop = "CenterCrop"\nsize = 16\n'
     Path(name).write_text(f'source = "{photos}"\nbatch_size = 3\n{crop}')
-    told = result(tmp_path, name, "--config", "workers=0", "--epochs", "1", "--repeats", "1")
-    loader = eval(told["use"][-1], {"feedline": feedline})
+    found = result(tmp_path, name, "--config", "workers=0", "--epochs", "1", "--repeats", "1")
+    loader = eval(found["use"][-1], {"feedline": feedline})
     assert loader.spec["num_workers"] == 0
     assert next(iter(loader))["image"].shape == (3, 3, 16, 16)
 
 
 def test_a_loader_as_it_is(program: Path) -> None:
-    told = result(program, "train.py:make_loader", "--epochs", "2", "--repeats", "1")
-    assert [one["name"] for one in told["configurations"]] == ["as it is", "feedline.torch.DataLoader"]
-    for one in told["configurations"]:
+    found = result(program, "train.py:make_loader", "--epochs", "2", "--repeats", "1")
+    assert [one["name"] for one in found["configurations"]] == ["as it is", "feedline.torch.DataLoader"]
+    for one in found["configurations"]:
         assert one["error"] is None, one["error"]
         assert (one["runs"][0]["batches"], one["runs"][0]["samples"]) == (16, 128)
         assert one["runs"][0]["evidence"]["workers"] == 1
@@ -226,35 +246,47 @@ def test_a_loader_as_it_is(program: Path) -> None:
 
 
 def test_a_stream_without_a_length(program: Path) -> None:
-    told = result(program, "train:loader_of_a_stream", "--epochs", "1", "--batches", "5", "--repeats", "1")
-    (only,) = told["configurations"]
+    found = result(program, "light:loader_of_a_stream", "--epochs", "1", "--batches", "5", "--repeats", "1")
+    (only,) = found["configurations"]
     assert only["error"] is None and only["runs"][0]["samples"] == 20
 
 
 def test_a_grid_of_loaders_and_executors(program: Path) -> None:
     grid = ("--loaders", "feedline.torch", "--executors", "threads,processes", "--workers", "1")
-    told = result(program, "train:Numbers", *TINY, *grid, "--config", "loader=torch,executor=threads")
-    executors = [one["runs"] and one["runs"][0]["evidence"]["executor"] for one in told["configurations"]]
+    found = result(program, "train:Numbers", *TINY, *grid, "--config", "loader=torch,executor=threads")
+    executors = [one["runs"] and one["runs"][0]["evidence"]["executor"] for one in found["configurations"]]
     assert executors == ["threads", "processes", []]
-    assert "executor is for feedline's loaders" in told["configurations"][2]["error"]
+    assert "executor is for feedline's loaders" in found["configurations"][2]["error"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "workers"),
-    [
-        ("loader=feedline.torch,workers=2,executor=threads", 2),
-        ("loader=feedline.torch,workers=2,executor=processes", 2),
-        ("loader=feedline,workers=2,executor=threads", 2),
-        ("loader=feedline,workers=2,executor=processes", 2),
-        ("loader=torch,workers=2", 2),
-        ("loader=torch,workers=0", 0),
-    ],
-)
-def test_a_timeline_has_a_row_for_each_worker(program: Path, settings: str, workers: int) -> None:
+TIMELINES = {
+    "loader=feedline.torch,workers=2,executor=threads": 2,
+    "loader=feedline.torch,workers=2,executor=processes": 2,
+    "loader=feedline,workers=2,executor=threads": 2,
+    "loader=feedline,workers=2,executor=processes": 2,
+    "loader=torch,workers=2": 2,
+    "loader=torch,workers=0": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def timelines(program: Path) -> dict[str, list[dict[str, Any]]]:
+    """The events of each of them, which two benchmarks measure."""
+    found: dict[str, list[dict[str, Any]]] = {}
     long = ("--epochs", "2", "--batches", "20", "--repeats", "1", "--batch-size", "8")
-    data = "train:SlowAtHome" if "processes" in settings else "train:Slow"
-    result(program, data, "--config", settings, "--train-step", "1ms", *long, "--trace", "trace.json")
-    events = json.loads((program / "trace.json").read_text())["traceEvents"]
+    for data in ("light:Slow", "light:SlowAtHome"):
+        names = [name for name in TIMELINES if ("processes" in name) == (data == "light:SlowAtHome")]
+        configs = [flag for name in names for flag in ("--config", name)]
+        result(program, data, *configs, "--train-step", "1ms", *long, "--trace", "trace.json")
+        events = json.loads((program / "trace.json").read_text())["traceEvents"]
+        for number, name in zip(sorted({one["pid"] for one in events}), names, strict=True):
+            found[name] = [one for one in events if one["pid"] == number]
+    return found
+
+
+@pytest.mark.parametrize(("settings", "workers"), TIMELINES.items())
+def test_a_timeline_has_a_row_for_each_worker(timelines: Any, settings: str, workers: int) -> None:
+    events = timelines[settings]
     names = {one["tid"]: one["args"]["name"] for one in events if one["name"] == "thread_name"}
     assert list(names.values()) == ["trainer", *(f"worker {number}" for number in range(workers))]
     spans = [one for one in events if one["ph"] == "X"]
@@ -273,9 +305,9 @@ def test_a_timeline_has_a_row_for_each_worker(program: Path, settings: str, work
 
 def test_the_programs_own_step(program: Path) -> None:
     one = ("--config", "loader=feedline.torch,workers=0", *TINY)
-    told = result(program, "train:make_dataset", *one, "--train-step", "train:step")
-    assert told["workload"]["step"] == "own"
-    assert all(step >= 0.02 for step in told["configurations"][0]["runs"][0]["steps"])
+    found = result(program, "train:make_dataset", *one, "--train-step", "train:step")
+    assert found["workload"]["step"] == "own"
+    assert all(step >= 0.02 for step in found["configurations"][0]["runs"][0]["steps"])
     measured = result(program, "train:make_dataset", *one, "--train-step", "train:step", "--measure-step")
     assert 0.02 <= measured["workload"]["step"]["fixed"] < 0.5
     assert measured["configurations"][0]["error"] is None
@@ -285,37 +317,37 @@ def test_the_programs_own_step(program: Path) -> None:
 
 def test_what_code_prints_is_no_answer(program: Path) -> None:
     config = ("--config", "loader=torch,workers=1", "--config", "loader=feedline,workers=0")
-    told = result(program, "train:Loud", *TINY, *config)
-    assert [one["error"] for one in told["configurations"]] == [None, None]
+    found = result(program, "train:Loud", *TINY, *config)
+    assert [one["error"] for one in found["configurations"]] == [None, None]
     shown = bench(program, "train:Loud", *TINY, "--config", "loader=torch,workers=0", "--show-output")
     assert "noise" in shown.stderr and "noise" not in shown.stdout
 
 
 def test_a_signal_is_not_the_end_of_the_command(program: Path) -> None:
     # torch's DataLoader gets one whenever a worker ends.
-    told = result(program, "train:Signalled", *TINY, "--config", "loader=torch,workers=0")
-    (only,) = told["configurations"]
+    found = result(program, "train:Signalled", *TINY, "--config", "loader=torch,workers=0")
+    (only,) = found["configurations"]
     assert only["error"] is None and only["runs"][0]["batches"] == 6
 
 
 def test_code_that_raises_is_named(program: Path) -> None:
     config = ("--config", "loader=torch,workers=1", "--config", "loader=feedline.torch,workers=0")
-    told = result(program, "train:Broken", *TINY, *config, code=1)
-    for one in told["configurations"]:
+    found = result(program, "train:Broken", *TINY, *config, code=1)
+    for one in found["configurations"]:
         assert "sample 7 is rotten" in one["error"], one["error"]
-    assert told["best"] is None
+    assert found["best"] is None
 
 
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
         ("no_such_module:x", "no module 'no_such_module'"),
-        ("train:make_datase", "did you mean make_dataset"),
+        ("light:make_datase", "did you mean make_dataset"),
         ("nowhere.py:x", "no file 'nowhere.py'"),
-        ("train:needs", "needs path"),
-        ("train:nothing", "returned None"),
-        ("train:seven", "neither a data set nor a loader"),
-        ("train:leave", "sys.exit(3)"),
+        ("light:needs", "needs path"),
+        ("light:nothing", "returned None"),
+        ("light:seven", "neither a data set nor a loader"),
+        ("light:leave", "sys.exit(3)"),
     ],
 )
 def test_targets_that_cannot_be_used(program: Path, target: str, expected: str) -> None:
@@ -324,13 +356,13 @@ def test_targets_that_cannot_be_used(program: Path, target: str, expected: str) 
 
 
 def test_native_data_in_the_command_of_the_package(photos: Path) -> None:
-    told = result(photos.parent, str(photos), *TINY, "--config", "workers=1")
-    assert told["configurations"][0]["error"] is None
-    assert told["configurations"][0]["runs"][0]["evidence"]["executor"] == "native"
+    found = result(photos.parent, str(photos), *TINY, "--config", "workers=1")
+    assert found["configurations"][0]["error"] is None
+    assert found["configurations"][0]["runs"][0]["evidence"]["executor"] == "native"
 
 
 class Slow:
-    """A set as torchvision's are: reading and the transform can be told apart."""
+    """A set as torchvision's are: reading and the transform are distinguishable."""
 
     def __init__(self) -> None:
         self.loader = self._load
@@ -351,7 +383,7 @@ class Slow:
         return self.transform(self.loader(index))
 
 
-def test_stages_of_a_sample_are_told_apart() -> None:
+def test_stages_of_a_sample_are_distinguished() -> None:
     slow = Slow()
     known = cost.evidence(slow, executor="threads", workers=2)
     costs = {stage["name"]: stage for stage in known["stages"]}

@@ -75,7 +75,7 @@ def test_a_python_loader_is_measured_and_judged(name, folder):
         "--json",
     ]
     flags = ["--train-step", "datasets.py:step"]
-    ran = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, timeout=240)
+    ran = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     assert found["verdict"]["cause"] != "unknown" and found["verdict"]["sentence"]
@@ -89,7 +89,7 @@ def test_a_python_loader_is_measured_and_judged(name, folder):
 
 def test_what_cannot_be_opened_is_said(folder):
     command = [sys.executable, "-m", "feedline", "diagnose", "datasets.py:missing"]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 1
     assert "missing" in ran.stderr and "Traceback" not in ran.stderr
 
@@ -107,7 +107,7 @@ def test_a_batch_that_never_comes_ends_it(folder):
 def test_a_signal_is_answered_while_a_batch_is_waited_for(folder):
     command = [sys.executable, "-m", "feedline", "diagnose", "datasets.py:hung", "--seconds", "3"]
     ran = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    end = threading.Timer(60, ran.kill)
+    end = threading.Timer(300, ran.kill)
     end.start()
     try:
         # Said when it begins; the signals are watched by then.

@@ -78,7 +78,7 @@ def test_a_bad_file_is_named(small_folder: Make, kind: str) -> None:
     assert reason.lower() in error.reason.lower()
     assert error.path in str(error) and error.reason in str(error)
     assert isinstance(error, RuntimeError)
-    # The batch is still the next one: mended, it is made.
+    # The batch is still the next one: fixed, it is made.
     state = loader.state_dict()
     Image.fromarray(picture(9)).save(folder / "class" / "zz.jpg")
     again = Loader(folder, CROP, batch_size=2)

@@ -2,49 +2,116 @@
 
 from __future__ import annotations
 
+import atexit
+import hashlib
+import multiprocessing
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import feedline.torch
 import pytest
 import torch
+from conftest import HANG, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PATIENCE = 180.0
 
-#: Runs an example with torch's loader or with ours, and writes a digest of what every module of the
-#: model was given: what a batch held, in which order, and all that came of it.
-RECORD = """
-import hashlib, runpy, sys
-import torch, torch.utils.data, feedline.torch
-kind, record, script, *arguments = sys.argv[1:]
-if kind == "torch":
-    feedline.torch.DataLoader = torch.utils.data.DataLoader
-    feedline.torch.adopt = lambda prepared, loader: prepared
-made = feedline.torch.DataLoader.__iter__
-used = []
-def begin(self):
-    used.append(type(self))
-    return made(self)
-feedline.torch.DataLoader.__iter__ = begin
-lines = open(record, "w")
-def note(module, inputs):
-    # torchvision's transforms are modules too, some in this process.
-    for tensor in inputs if type(module).__module__.startswith("torch.nn.") else ():
-        digest = hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
-        print(type(module).__name__, tuple(tensor.shape), tensor.dtype, digest, file=lines)
-torch.nn.modules.module.register_module_forward_pre_hook(note)
-sys.argv = [script, *arguments]
-runpy.run_path(script, run_name="__main__")
-lines.close()
-assert used and all(one is feedline.torch.DataLoader for one in used), used
-"""
+#: Programs are forked from a process that has these, which take most of their time to import.
+START = multiprocessing.get_context("forkserver")
+START.set_forkserver_preload(["accelerate", "datasets", "lightning", "torchvision", __name__])
+
+
+def play(output: Path, program: Callable[..., None], *arguments: Any) -> None:
+    """The beginning of a program's process."""
+    os.setsid()
+    with output.open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    # The program's own workers start as they always do.
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]
+    # Threads that wait for each other are slow where others use the cores too.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    try:
+        program(*arguments)
+    finally:
+        atexit._run_exitfuncs()
+
+
+def example(path: Path, *arguments: object) -> None:
+    """Runs an example as `python path arguments` does."""
+    sys.argv = [str(path), *map(str, arguments)]
+    sys.path.insert(0, str(path.parent))
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def recorded(kind: str, record: Path, path: Path, *arguments: object) -> None:
+    """Runs an example with torch's loader or with ours, and writes a digest of what every module of the
+    model was given: what a batch held, in which order, and all that came of it."""
+    if kind == "torch":
+        feedline.torch.DataLoader = torch.utils.data.DataLoader
+        feedline.torch.adopt = lambda prepared, loader: prepared
+    made = feedline.torch.DataLoader.__iter__
+    used = []
+
+    def begin(self: Any) -> Any:
+        used.append(type(self))
+        return made(self)
+
+    feedline.torch.DataLoader.__iter__ = begin
+    with record.open("w") as lines:
+
+        def note(module: Any, inputs: Any) -> None:
+            # torchvision's transforms are modules too, some in this process.
+            for tensor in inputs if type(module).__module__.startswith("torch.nn.") else ():
+                digest = hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
+                print(type(module).__name__, tuple(tensor.shape), tensor.dtype, digest, file=lines)
+
+        torch.nn.modules.module.register_module_forward_pre_hook(note)
+        example(path, *arguments)
+    assert used and all(one is feedline.torch.DataLoader for one in used), used
+
+
+class Counted:
+    """A file that is the end of its process when so many texts with a mark were written."""
+
+    def __init__(self, file: Any, mark: str, left: int) -> None:
+        self.file, self.mark, self.left = file, mark, left
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def __enter__(self) -> Counted:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def write(self, text: str) -> None:
+        self.file.write(text)
+        self.file.flush()
+        self.left -= self.mark in text
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(losses: int, path: Path, *arguments: object) -> None:
+    """Runs an example that is killed as soon as it has written so many losses."""
+    opened = Path.open
+
+    def watched(path: Path, *settings: Any, **more: Any) -> Any:
+        file = opened(path, *settings, **more)
+        return Counted(file, "0x", losses) if path.name == "losses.txt" else file
+
+    Path.open = watched  # type: ignore[method-assign, assignment]
+    sys.stdout = Counted(sys.stdout, ": loss ", losses)
+    example(path, *arguments)
 
 
 @pytest.fixture(scope="session")
@@ -57,43 +124,23 @@ def sample_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Run:
-    """An example in a process group of its own."""
+    """A program in a process group of its own."""
 
-    def __init__(self, output: Path, *command: object) -> None:
+    def __init__(self, output: Path, program: Callable[..., None], *arguments: object) -> None:
         self.output = output
-        with output.open("a") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, *map(str, command)],
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                # Threads that wait for each other are slow where others use the cores too.
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
+        self.process = START.Process(target=play, args=(output, program, *arguments))
+        self.process.start()
 
-    def finish(self) -> None:
+    def ends_with(self, code: int) -> None:
+        """Waits for its end; its workers have noticed then."""
         try:
-            code = self.process.wait(PATIENCE)
+            self.process.join(HANG)
+            assert self.process.exitcode == code, self.output.read_text()
+            until(lambda: not self.members(), "the end of its workers")
         finally:
-            self.sweep()
-        assert code == 0, self.output.read_text()
-
-    def kill_when(self, ready: Callable[[], bool]) -> None:
-        """Kills the training process alone, and waits until its workers have noticed."""
-        deadline = time.monotonic() + PATIENCE
-        try:
-            while not ready():
-                assert self.process.poll() is None, self.output.read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.002)
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-            deadline = time.monotonic() + 10
-            while self.members():
-                assert time.monotonic() < deadline, f"left behind: {self.members()}"
-                time.sleep(0.01)
-        finally:
-            self.sweep()
+            if self.process.is_alive() or self.members():
+                os.killpg(self.process.pid or 0, signal.SIGKILL)
+                self.process.join()
 
     def members(self) -> list[str]:
         """The command lines of the group's living processes."""
@@ -106,11 +153,6 @@ class Run:
             except OSError:
                 continue
         return found
-
-    def sweep(self) -> None:
-        if self.process.poll() is None or self.members():
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
 
 
 def lines(path: Path) -> list[str]:
@@ -129,22 +171,22 @@ def test_the_loss_curve_survives_a_kill(training: str, sample_photos: Path, tmp_
     script, *flags = TRAININGS[training]
     # 16 batches an epoch. Worker processes take seconds to start, and the first batches are made by
     # the caller meanwhile: that run is longer.
-    steps, every, epoch = 120 if training == "torch" else 60, 7, 16
+    steps, every, epoch = 80 if training == "torch" else 60, 7, 16
     flags += ["--steps", str(steps), "--every", str(every), "--batch-size", "8"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     # With another number of workers, which must make no difference either.
-    Run(tmp_path / "whole.txt", EXAMPLES / script, sample_photos, whole, *flags, "--workers", "0").finish()
+    alone = [EXAMPLES / script, sample_photos, whole, *flags, "--workers", "0"]
+    Run(tmp_path / "whole.txt", example, *alone).ends_with(0)
     # Not right after a checkpoint, nor at the end of an epoch.
     at = random.choice([step for step in range(every + 1, steps - 10) if step % every and step % epoch])
     command = [EXAMPLES / script, sample_photos, broken, *flags, "--workers", "3"]
-    Run(tmp_path / "broken.txt", *command).kill_when(lambda: len(lines(broken / "losses.txt")) >= at)
-    reached = len(lines(broken / "losses.txt"))
-    assert at <= reached < steps
-    Run(tmp_path / "broken.txt", *command).finish()
+    Run(tmp_path / "broken.txt", killed, at, *command).ends_with(-signal.SIGKILL)
+    assert len(lines(broken / "losses.txt")) == at
+    Run(tmp_path / "broken.txt", example, *command).ends_with(0)
     assert "going on after step" in (tmp_path / "broken.txt").read_text()
     curve = lines(whole / "losses.txt")
     assert len(curve) == len(set(curve)) == steps
-    assert lines(broken / "losses.txt") == curve, f"killed after step {reached}"
+    assert lines(broken / "losses.txt") == curve, f"killed after step {at}"
 
 
 INTEGRATIONS = {
@@ -162,9 +204,9 @@ def test_batches_are_those_of_torch(script: str, sample_photos: Path, tmp_path: 
         places = {"PHOTOS": sample_photos, "SCRATCH": tmp_path / f"{kind}-scratch"}
         arguments = [places[name] for name in INTEGRATIONS[script]]
         record = tmp_path / f"{kind}.record"
-        runs.append(Run(tmp_path / f"{kind}.txt", "-c", RECORD, kind, record, EXAMPLES / script, *arguments))
+        runs.append(Run(tmp_path / f"{kind}.txt", recorded, kind, record, EXAMPLES / script, *arguments))
     for run in runs:
-        run.finish()
+        run.ends_with(0)
     expected = lines(tmp_path / "torch.record")
     assert len(expected) > 20
     assert lines(tmp_path / "feedline.record") == expected
@@ -182,11 +224,12 @@ def test_frameworks_resume_with_their_own_checkpoints(
         return [EXAMPLES / script, *(places[name] for name in INTEGRATIONS[script])]
 
     whole, broken = tmp_path / "whole.txt", tmp_path / "broken.txt"
-    Run(whole, *command("whole")).finish()
+    Run(whole, example, *command("whole")).ends_with(0)
     at = random.randrange(8, 16)
-    Run(broken, *command("broken")).kill_when(lambda: len(said(broken)) >= at)
+    Run(broken, killed, at, *command("broken")).ends_with(-signal.SIGKILL)
     before = said(broken)
-    Run(broken, *command("broken")).finish()
+    assert len(before) == at
+    Run(broken, example, *command("broken")).ends_with(0)
     after = said(broken)[len(before) :]
     curve = said(whole)
     assert before == curve[: len(before)]
@@ -236,7 +279,8 @@ for hook in (False, True):
 
 
 def test_lightning_keeps_our_arguments_when_it_replaces_samplers(tmp_path: Path) -> None:
-    Run(tmp_path / "output.txt", "-c", DISTRIBUTED).finish()
+    (tmp_path / "program.py").write_text(DISTRIBUTED)
+    Run(tmp_path / "output.txt", example, tmp_path / "program.py").ends_with(0)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -409,5 +409,5 @@ def test_nothing_is_imported_to_tell_functions_apart(tmp_path: Path) -> None:
         "next(iter(loader))\n"
         "print([name for name in ('torch', 'torchvision', 'PIL') if name in sys.modules])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stdout == "[]\n", done.stderr

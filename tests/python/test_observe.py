@@ -1,4 +1,4 @@
-"""What the program is told while it trains: stats, a line for each epoch, one warning."""
+"""What the program learns while it trains: stats, a line for each epoch, one warning."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import feedline
 import numpy
 import pytest
 import torch
+from conftest import until
 from feedline import _native
 from feedline.observe import report as observe_report
 from feedline.observe.counters import Counters
@@ -29,13 +30,13 @@ def _unwarned(monkeypatch):
 
 
 class Slow(torch.utils.data.Dataset):
-    """Samples that take 4 ms without a core."""
+    """Samples that take 2 ms without a core."""
 
     def __len__(self):
         return 96
 
     def __getitem__(self, index):
-        time.sleep(0.004)
+        time.sleep(0.002)
         return numpy.full((4, 4), index, numpy.float32)
 
 
@@ -64,19 +65,19 @@ LOADERS = {
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_each_epoch_is_told_in_a_line(name, caplog):
+def test_each_epoch_is_reported_in_a_line(name, caplog):
     loader = LOADERS[name]()
     with caplog.at_level(logging.INFO, "feedline"):
         for _ in range(2):
             for _ in loader:
                 time.sleep(0.001)
     lines = [LINE.fullmatch(record.message) for record in caplog.records]
-    told = [line for line in lines if line]
-    assert [line[1] for line in told] == ["0", "1"]
-    assert [line[2] for line in told] == ["96", "96"]
-    assert all(float(line[4]) <= 100 for line in told)
+    reported = [line for line in lines if line]
+    assert [line[1] for line in reported] == ["0", "1"]
+    assert [line[2] for line in reported] == ["96", "96"]
+    assert all(float(line[4]) <= 100 for line in reported)
     if name != "native":
-        assert all(line[5] == "your code" for line in told)
+        assert all(line[5] == "your code" for line in reported)
     stats = loader.stats()
     assert stats["batches"] == 24 and stats["samples"] == 192
     assert stats["wait_seconds"] >= 0 and stats["step_seconds"] > 0.015
@@ -84,13 +85,13 @@ def test_each_epoch_is_told_in_a_line(name, caplog):
     assert stats["queue"] is None or 0 <= stats["queue"]["ready"] <= stats["queue"]["most"]
     assert stats["first_batch_seconds"] <= stats["longest_wait_seconds"] + 1e-6
     if name != "native":
-        assert stats["seconds_per_sample"]["your code"] >= 0.0035
+        assert stats["seconds_per_sample"]["your code"] >= 0.0019
     loader.close()
 
 
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("end", ["end", "break"])
-def test_epochs_that_are_left_early_are_told_and_warned_of(name, end, caplog, monkeypatch):
+def test_epochs_that_are_left_early_are_reported_and_warned_of(name, end, caplog, monkeypatch):
     monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
     loader = LOADERS[name]()
     with caplog.at_level(logging.INFO, "feedline"):
@@ -99,9 +100,9 @@ def test_epochs_that_are_left_early_are_told_and_warned_of(name, end, caplog, mo
                 if number == 9 and end == "break":
                     break
         loader.close()
-    told = [line for line in (LINE.fullmatch(record.message) for record in caplog.records) if line]
-    assert [line[1] for line in told] == ["0", "1", "2"]
-    assert {line[2] for line in told} == {"96" if end == "end" else "80"}
+    reported = [line for line in (LINE.fullmatch(record.message) for record in caplog.records) if line]
+    assert [line[1] for line in reported] == ["0", "1", "2"]
+    assert {line[2] for line in reported} == {"96" if end == "end" else "80"}
     if name != "native":
         assert sum(record.levelno == logging.WARNING for record in caplog.records) == 1
 
@@ -149,8 +150,8 @@ def test_one_process_of_a_machine_tells(caplog, monkeypatch):
     with caplog.at_level(logging.DEBUG, "feedline"):
         for _ in loader:
             pass
-    told = [record for record in caplog.records if "trainer waited" in record.message.lower()]
-    assert [record.levelno for record in told] == [logging.DEBUG] * 2
+    reported = [record for record in caplog.records if "trainer waited" in record.message.lower()]
+    assert [record.levelno for record in reported] == [logging.DEBUG] * 2
     loader.close()
 
 
@@ -169,11 +170,13 @@ def test_a_trainer_that_never_waits_is_left_in_peace(caplog, monkeypatch):
     monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
     loader = native(num_workers=1)
     for _ in range(2):
-        for _ in loader:
+        for number, _ in enumerate(loader):
+            # A step that lasts until the next batch is there, and then some.
+            until(lambda last=number == 11: last or loader.stats()["queue"]["ready"])
             time.sleep(0.02)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     stats = loader.stats()
-    assert stats["wait_seconds"] < stats["step_seconds"] / 4
+    assert stats["wait_seconds"] - stats["first_batch_seconds"] < stats["step_seconds"] / 4
 
 
 def test_a_short_use_is_no_reason_to_warn(caplog):
@@ -198,16 +201,16 @@ def test_the_last_step_of_an_epoch_counts(name, batches, caplog):
     with caplog.at_level(logging.INFO, "feedline"):
         for _ in range(3):
             for _ in loader:
-                time.sleep(0.03)
+                time.sleep(0.01)
     passed = time.monotonic() - began
     stats = loader.stats()
-    assert stats["step_seconds"] >= 3 * batches * 0.03
+    assert stats["step_seconds"] >= 3 * batches * 0.01
     # No step is counted as a wait, too.
     assert stats["wait_seconds"] + stats["step_seconds"] <= passed
     lines = [LINE.fullmatch(record.message) for record in caplog.records]
     rates = [int(line[3].replace(",", "")) for line in lines if line]
-    # A step takes 30 ms at least: nobody can be faster than that.
-    assert len(rates) == 3 and all(rate <= rows / 0.03 for rate in rates), rates
+    # A step takes 10 ms at least: nobody can be faster than that.
+    assert len(rates) == 3 and all(rate <= rows / 0.01 for rate in rates), rates
     loader.close()
 
 
@@ -215,15 +218,15 @@ def list_of(length):
     return torch.utils.data.StackDataset(numpy.arange(length))
 
 
-def test_an_epoch_whose_end_nobody_asks_for_is_told_with_the_next(caplog):
+def test_an_epoch_whose_end_nobody_asks_for_is_reported_with_the_next(caplog):
     loader = native()
     with caplog.at_level(logging.INFO, "feedline"):
         for _ in range(3):
             iterator = iter(loader)
             for _ in range(12):
                 next(iterator)
-    told = [record.message for record in caplog.records if LINE.fullmatch(record.message)]
-    assert [line.split(":")[0] for line in told] == ["epoch 0", "epoch 1"]
+    reported = [record.message for record in caplog.records if LINE.fullmatch(record.message)]
+    assert [line.split(":")[0] for line in reported] == ["epoch 0", "epoch 1"]
     with caplog.at_level(logging.INFO, "feedline"):
         assert next(iterator, None) is None and next(iterator, None) is None
     assert sum("epoch 2:" in record.message for record in caplog.records) == 1
@@ -231,7 +234,8 @@ def test_an_epoch_whose_end_nobody_asks_for_is_told_with_the_next(caplog):
 
 def test_many_short_epochs_are_a_reason_to_warn(caplog, monkeypatch):
     monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
-    loader = feedline.Loader(Slow(), batch_size=96, num_workers=0)
+    eight = torch.utils.data.Subset(Slow(), range(8))
+    loader = feedline.Loader(eight, batch_size=8, num_workers=0)
     for _ in range(12):
         for _ in loader:
             pass
@@ -241,16 +245,19 @@ def test_many_short_epochs_are_a_reason_to_warn(caplog, monkeypatch):
 
 def test_what_happens_between_epochs_is_no_step():
     for name in ("native", "threads", "torch"):
-        loader = LOADERS[name]()
+        loader, passed = LOADERS[name](), 0.0
         for _ in range(2):
+            began = time.monotonic()
             for _ in loader:
                 pass
+            passed += time.monotonic() - began
             time.sleep(0.3)
-        assert loader.stats()["step_seconds"] < 0.25, name
+        stats = loader.stats()
+        assert stats["wait_seconds"] + stats["step_seconds"] <= passed, name
         loader.close()
 
 
-def test_telling_keeps_no_loader_alive():
+def test_reporting_keeps_no_loader_alive():
     for name in ("native", "threads", "torch"):
         loader = LOADERS[name]()
         assert len(list(loader)) == 12
@@ -320,9 +327,12 @@ def test_an_epoch_that_has_just_begun_is_no_reason_to_warn(caplog, monkeypatch):
     monkeypatch.setattr(observe_report, "_PAUSE", 0.0)
     for name in ("native", "threads", "torch"):
         loader = LOADERS[name]()
+        # No wait is too much in the first epochs, and any is in the ones that are left at once.
+        monkeypatch.setattr(observe_report, "_TOO_MUCH", 1.0)
         for _ in range(2):
             for _ in loader:
-                time.sleep(0.1)
+                pass
+        monkeypatch.setattr(observe_report, "_TOO_MUCH", 0.0)
         for _ in range(12):
             next(iter(loader))
         loader.close()

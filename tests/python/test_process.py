@@ -16,7 +16,7 @@ from pathlib import Path
 import feedline
 import numpy as np
 import pytest
-from conftest import Array
+from conftest import HANG, Array, until
 from feedline import Loader
 from feedline import transforms as T
 
@@ -39,8 +39,8 @@ def figures() -> tuple[int, int, int]:
     return resident, len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
 
-def in_child(work: Callable[[], bool], seconds: float = 30) -> None:
-    """Forks, works in the child, and fails unless it ends well and in time."""
+def in_child(work: Callable[[], bool]) -> None:
+    """Forks, works in the child, and fails unless it ends well."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -48,16 +48,14 @@ def in_child(work: Callable[[], bool], seconds: float = 30) -> None:
             code = 0 if work() else 2
         finally:
             os._exit(code)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            assert os.waitstatus_to_exitcode(status) == 0
-            return
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    pytest.fail("the child hangs")
+    # Ends a hang.
+    killer = threading.Timer(HANG, os.kill, (child, signal.SIGKILL))
+    killer.start()
+    try:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        killer.cancel()
+        killer.join()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -119,8 +117,8 @@ def test_multiprocessing_by_fork(photos: Path) -> None:
     queue: multiprocessing.Queue[list[int]] = context.Queue()
     process = context.Process(target=_hashes, args=(queue, loader))
     process.start()
-    made = queue.get(timeout=300)
-    process.join(30)
+    made = queue.get(timeout=HANG)
+    process.join(HANG)
     assert process.exitcode == 0
     assert made == [batch.hash() for batch in loader]
 
@@ -138,7 +136,8 @@ def test_many_epochs_do_not_grow(arrays: tuple[Array, Array]) -> None:
     epochs(10_000)
     after = figures()
     assert loader.epoch == 12_000
-    assert after[1:] == before[1:]
+    # A thread that a test before this one left may end meanwhile.
+    assert after[1] <= before[1] and after[2] <= before[2], (before, after)
     assert after[0] - before[0] < 4_000_000
 
 
@@ -153,7 +152,8 @@ def test_many_loaders_do_not_grow(photos: Path) -> None:
     before = figures()
     cycle(1000)
     after = figures()
-    assert after[1:] == before[1:]
+    # A thread that a test before this one left may end meanwhile.
+    assert after[1] <= before[1] and after[2] <= before[2], (before, after)
     assert after[0] - before[0] < 8_000_000
 
 
@@ -179,7 +179,7 @@ def test_dropped_in_the_middle(tmp_path: Path) -> None:
     del loader
     gc.collect()
     assert time.process_time() - began < 1
-    assert figures()[1] == threads
+    assert figures()[1] <= threads
 
 
 SLOW = """
@@ -207,12 +207,19 @@ except KeyboardInterrupt:
 """
 
 
+def processor_ticks(pid: int) -> int:
+    """What a process has used of the processor, in hundredths of a second."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(after_name[11]) + int(after_name[12])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ctrl_c_ends_the_wait_for_a_batch(workers: int) -> None:
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(workers)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    time.sleep(0.3)
+    before = processor_ticks(process.pid)
+    until(lambda: processor_ticks(process.pid) > before + 10, "that it works on the batch")
     process.send_signal(signal.SIGINT)
     word, images = process.stdout.readline().split()
     process.communicate()
@@ -222,25 +229,26 @@ def test_ctrl_c_ends_the_wait_for_a_batch(workers: int) -> None:
 
 
 def test_an_interrupted_wait_loses_nothing() -> None:
-    # About a second of work, so that the signal falls into it.
+    # Far more work than until the timer ends, so that the signal falls into it.
     slow = np.zeros((1, 2000, 2000, 3), np.uint8)
-    options = {"replacement": True, "num_samples": 60, "memory": "1GB"}
-    loader = Loader(slow, [T.Resize((900, 900), "lanczos")], 60, num_workers=1, **options)  # type: ignore[arg-type]
+    options = {"replacement": True, "num_samples": 16, "memory": "1GB"}
+    loader = Loader(slow, [T.Resize((900, 900), "lanczos")], 16, num_workers=1, **options)  # type: ignore[arg-type]
     epoch = iter(loader)
 
     def handler(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    # By the processor's time, which the batch needs on a busy machine too.
+    before = signal.signal(signal.SIGPROF, handler)
+    signal.setitimer(signal.ITIMER_PROF, 0.1)
     try:
         with pytest.raises(KeyboardInterrupt):
             next(epoch)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
     batch = next(epoch)
-    assert batch.number == 0 and batch.rows == 60
+    assert batch.number == 0 and batch.rows == 16
     assert list(epoch) == []
 
 
@@ -257,9 +265,8 @@ def test_other_threads_run_while_one_waits() -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        while not done.is_set():
+        while not done.wait(0.001):
             turns += 1
-            time.sleep(0.001)
         thread.join()
         assert turns > 10
 
@@ -278,8 +285,8 @@ def save(*_):
     print(loader.state_dict()["batch"], loader.stats()["batches"], len(repr(loader)) > 20)
     loader.close()
 
-signal.signal(signal.SIGALRM, save)
-signal.setitimer(signal.ITIMER_REAL, 0.2)
+signal.signal(signal.SIGPROF, save)
+signal.setitimer(signal.ITIMER_PROF, 0.2)
 try:
     while True:
         for batch in loader:
@@ -294,7 +301,7 @@ except feedline.Error as error:
         capture_output=True,
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(photos)], capture_output=True, text=True, cwd=tmp_path, timeout=300
+        [sys.executable, "-c", code, str(photos)], capture_output=True, text=True, cwd=tmp_path, timeout=HANG
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["0 0 True", "ClosedError"]

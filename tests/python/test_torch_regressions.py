@@ -15,6 +15,7 @@ import feedline
 import numpy as np
 import pytest
 import torch
+from conftest import until
 from feedline.torch import DataLoader
 from feedline.workers.packing import pack, unpack
 from feedline.workers.slots import Slot
@@ -240,10 +241,8 @@ def test_file_descriptors_do_not_pile_up():
         for _ in loader:
             pass
     assert len(os.listdir("/proc/self/fd")) <= here + 2
-    end = time.monotonic() + 10
-    while in_worker() > there + 2 and time.monotonic() < end:
-        time.sleep(0.01)  # It hears soon that the epoch is over.
-    assert in_worker() <= there + 2
+    # It hears soon that the epoch is over.
+    until(lambda: in_worker() <= there + 2, "files that are closed")
     loader.close()
 
 

@@ -1,4 +1,4 @@
-"""A loader that adjusts itself: the same batches, told decisions, and settings that can be kept."""
+"""A loader that adjusts itself: the same batches, reported decisions, and settings that can be kept."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_auto_makes_the_same_batches_and_tells_what_it_changes(
     tuning = loader.stats()["tuning"]
     assert tuning["auto"] and tuning["num_workers"] == loader.num_workers == 1
     assert "1 workers" in repr(loader)
-    told = [record for record in caplog.records if record.message.startswith("auto: ")]
-    assert len(told) == len(tuning["decisions"])
-    assert all(record.name == "feedline" and record.levelno == logging.INFO for record in told)
+    logged = [record for record in caplog.records if record.message.startswith("auto: ")]
+    assert len(logged) == len(tuning["decisions"])
+    assert all(record.name == "feedline" and record.levelno == logging.INFO for record in logged)
     if tuning["most_workers"] > 1:
         lowered = [one for one in tuning["decisions"] if one["setting"] == "num_workers"]
         assert lowered[0]["to"] < lowered[0]["from"] and lowered[0]["reason"]
@@ -213,9 +213,9 @@ def test_torch_style_auto_adjusts_workers(
     assert loader.num_workers == _native.auto_workers()
     with caplog.at_level(logging.INFO, logger="feedline"):
         train_until_one_does(loader, expected)
-    told = [record.message for record in caplog.records if record.message.startswith("auto: ")]
+    logged = [record.message for record in caplog.records if record.message.startswith("auto: ")]
     if loader.num_workers > 1:
-        assert any(f"auto: num_workers {loader.num_workers} -> " in line for line in told), told
+        assert any(f"auto: num_workers {loader.num_workers} -> " in line for line in logged), logged
         assert loader._idle.active == 1, "the others rest"
     loader.close()
     one.close()

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import feedline
 import numpy as np
 import pytest
 import torch
+from conftest import until
 from feedline.torch import DataLoader
 from feedline.workers import watch
 from feedline.workers.channel import Channel
@@ -54,8 +54,7 @@ def is_gone(pid):
 def stop(pid):
     """Stops a process and returns when it is stopped."""
     os.kill(pid, signal.SIGSTOP)
-    while state(pid) != "T":
-        pass
+    until(lambda: state(pid) == "T")
 
 
 class Marker:
@@ -93,15 +92,6 @@ class Numbers(Dataset):
         if index == self.at and self.act is not None and os.getpid() != self.home:
             self.act()
         return np.full(1000, index, np.int32)
-
-
-class SlowAtHome(Numbers):
-    """Leaves workers that start slowly a quarter of a second for each sample that the program makes."""
-
-    def __getitem__(self, index):
-        if os.getpid() == self.home:
-            time.sleep(0.25)
-        return super().__getitem__(index)
 
 
 class Stateful(Numbers):
@@ -210,10 +200,10 @@ def test_a_stopped_worker_of_a_loader_is_named_and_its_batch_made_elsewhere(work
             return [np.asarray(batch).tobytes() for batch in loader]
 
     undisturbed = hashes(Numbers())
-    # In the last batch, as the program makes the first ones itself until the workers have started.
-    last = int(np.frombuffer(undisturbed[-1], np.int32)[0])
+    # Not in a last batch, with which the other worker may be making the next epoch's first ones.
+    sample = int(np.frombuffer(undisturbed[4], np.int32)[0])
     with hearing() as said:
-        assert hashes(SlowAtHome(StopOnce(marker), at=last)) == undisturbed
+        assert hashes(Numbers(StopOnce(marker), at=sample)) == undisturbed
     assert len(said) == 1 and f"(pid {marker.pid}) is stopped while it was making batch" in said[0]
     assert is_gone(marker.pid)
 
@@ -242,7 +232,9 @@ def test_a_continued_worker_writes_into_no_batch_of_others(tmp_path):
 def test_a_worker_that_is_stopped_while_idle_is_replaced(tmp_path):
     loader = build(Numbers(), persistent_workers=True)
     assert firsts(loader) == EXPECTED
-    pids = [process.pid for process in loader._guess[2]._processes]
+    processes = loader._guess[2]._processes
+    until(lambda: all(process.sight().pid == process.pid for process in processes))
+    pids = [process.pid for process in processes]
     for pid in pids:
         stop(pid)
     with hearing() as said:
@@ -292,9 +284,9 @@ def test_a_worker_that_is_killed_at_its_birth_is_replaced(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_workers_that_never_begin_are_reported(method):
     with hearing(), pytest.raises(feedline.WorkerError, match=r"SIGKILL.* before it could begin"):
-        list(build(Numbers(), init=kill_always, method=method))
+        list(build(Numbers(), init=kill_always, method=method, workers=1))
     with hearing(), pytest.raises(feedline.WorkerError, match="is stopped before it could begin"):
-        list(build(Numbers(), init=stop_always, method=method))
+        list(build(Numbers(), init=stop_always, method=method, workers=1))
 
 
 def test_a_sample_that_always_stops_its_worker_is_reported_and_no_other():
@@ -367,8 +359,7 @@ def test_a_streams_worker_that_is_done_may_end(how):
                     executor._look()
             else:
                 os.kill(pid, how)
-                while not is_gone(pid):
-                    pass
+                until(lambda pid=pid: is_gone(pid))
             taken += [batch.tolist() for batch in batches]
             assert taken == EXPECTED
     loader.close()
@@ -395,8 +386,7 @@ def test_an_end_in_the_epoch_before_does_not_end_the_next(how, tmp_path):
     loader = build(Late(marker, waiting), workers=1, persistent_workers=True)
     batches = iter(loader)
     assert [next(batches).tolist() for _ in range(2)] == EXPECTED[:2]
-    while not waiting.came.exists():
-        pass
+    until(waiting.came.exists)
     batches = iter(loader)
     if how == "late":
         waiting.pipe.write_bytes(b"go")
@@ -552,8 +542,7 @@ def test_a_program_that_was_stopped_itself_finds_nobody_late_or_stopped(monkeypa
     assert not sight.is_stopped(), "one look is not enough"
     assert sight.is_stopped()
     os.kill(child.pid, signal.SIGCONT)
-    while state(child.pid) == "T":
-        pass
+    until(lambda: state(child.pid) != "T")
     assert not sight.is_stopped()
     stop(child.pid)
     assert not sight.is_stopped() and not sight.is_gone()
@@ -607,18 +596,15 @@ def test_close_ends_stopped_workers(method, when, tmp_path):
         next(batches)
     processes = loader._epoch()._executor._processes
     for process in processes:
-        while process.sight().pid != process.pid:
-            pass
+        until(lambda process=process: process.sight().pid == process.pid)
         stop(process.pid)
     loader.close()
     assert all(is_gone(process.pid) for process in processes)
 
 
-@pytest.mark.parametrize(
-    ("method", "whom"),
-    [*((method, "workers") for method in METHODS), ("forkserver", "workers and the server")],
-)
-def test_a_program_with_stopped_workers_ends_and_leaves_nobody(method, whom):
+@pytest.mark.parametrize("whom", ["workers of every method", "workers and the server"])
+def test_a_program_with_stopped_workers_ends_and_leaves_nobody(whom):
+    methods = METHODS if whom == "workers of every method" else ["forkserver"]
     program = f"""
         import os, signal, torch
         from feedline.torch import DataLoader
@@ -630,24 +616,22 @@ def test_a_program_with_stopped_workers_ends_and_leaves_nobody(method, whom):
             def __getitem__(self, index):
                 return index
 
-        def main():
-            loader = DataLoader(Mine(), 4, num_workers=2, multiprocessing_context="{method}",
+        pids, kept = [], []
+        for method in {methods}:
+            loader = DataLoader(Mine(), 4, num_workers=2, multiprocessing_context=method,
                                 worker_init_fn=lambda worker: None)
             batches = iter(loader)
             next(batches)
-            pids = [process.sight().pid for process in loader._epoch()._executor._processes]
-            if {whom != "workers"}:
-                pids.append(Server._one.process)
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            print(*pids, flush=True)
-            globals()["kept"] = loader, batches
-
-        main()
+            pids += [process.sight().pid for process in loader._epoch()._executor._processes]
+            kept.append((loader, batches))
+        if {whom == "workers and the server"}:
+            pids.append(Server._one.process)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        print(*pids, flush=True)
         """
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     pids: list[Any] = [int(pid) for pid in ran.stdout.split()]
-    assert len(pids) >= 2
-    while not all(map(is_gone, pids)):
-        pass
+    assert len(pids) >= 2 * len(methods)
+    until(lambda: all(map(is_gone, pids)))

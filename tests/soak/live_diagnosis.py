@@ -124,7 +124,7 @@ CASES = {
     "quick": (["--train-step", "datasets.py:step"], {"trainer"}),
 }
 
-# The largest part of the waiting, where the cause tells it.
+# The largest part of the waiting, where the cause names it.
 PARTS = {
     "interpreter_lock": "preparing",
     "code": "preparing",

@@ -253,10 +253,9 @@ def workers(total: int) -> str:
 
 def diagnosis() -> str:
     """What is judged from live runs wants idle cores: faults are injected, and each must be named."""
-    live = ["--", "--ignored", "--test-threads=1"]
-    tests = ["--test", "diagnose", "--test", "online", "--test", "tune"]
+    live = ["--ignored", "--test-threads=1", "diagnose::", "online::"]
     commands = [
-        ["cargo", "test", "--release", "--workspace", *tests, *live],
+        ["cargo", "test", "--release", "--workspace", "--test", "suite", "--", *live],
         [sys.executable, "-m", "pytest", "-q", "-m", "live", str(HERE / "live_diagnosis.py"), "tests/python"],
     ]
     lines = []

@@ -80,7 +80,7 @@ fn edges(low: f64, high: f64) -> Vec<f64> {
         let start = all.iter().rposition(|edge| *edge <= low).unwrap_or(0);
         let end = all.iter().position(|edge| *edge >= high).unwrap_or(all.len() - 1);
         let fine = &all[start..=end];
-        // More than fifteen bars tell less: then in steps of ten.
+        // More than fifteen bars show less: then in steps of ten.
         if fine.len() <= 16 {
             return fine.to_vec();
         }

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use feedline::tune::{Feed, Spread};
+use feedline::internals::tune::{Feed, Spread};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -48,11 +48,11 @@ pub struct ObjectFacts {
     pub kind: ObjectKind,
     /// What its class is called.
     pub name: String,
-    /// Samples of an epoch, if it tells.
+    /// Samples of an epoch, if it reports them.
     pub samples: Option<u64>,
-    /// Samples of a batch, if it is a loader and tells.
+    /// Samples of a batch, if it is a loader and reports them.
     pub batch_size: Option<u64>,
-    /// Workers, if it is a loader and tells.
+    /// Workers, if it is a loader and reports them.
     pub workers: Option<u64>,
     /// Whether torch is installed.
     pub torch: bool,
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn python_objects_are_told_from_paths() {
+    fn python_objects_are_distinguished_from_paths() {
         for yes in ["train:make_dataset", "my.package:Set", "a/b-c/train.py:make", "m:a.b", "_m:_n"]
         {
             assert!(is_python(yes), "{yes}");

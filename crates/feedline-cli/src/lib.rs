@@ -13,6 +13,7 @@ mod chart;
 mod command;
 mod host;
 mod live;
+mod node_plan;
 mod output;
 mod pictures;
 mod pipeline;
@@ -20,6 +21,7 @@ mod printed;
 mod rewrite;
 mod signals;
 mod terminal;
+mod tuning;
 
 use std::ffi::OsString;
 

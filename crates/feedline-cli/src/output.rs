@@ -58,6 +58,25 @@ impl From<feedline::Error> for Failure {
     }
 }
 
+impl From<feedline_sample_photos::Error> for Failure {
+    fn from(error: feedline_sample_photos::Error) -> Self {
+        use feedline_sample_photos::Error;
+        Failure::Library(match error {
+            Error::Parameter { name, value, low, high } => {
+                feedline::SpecError::new(name, "out of range")
+                    .value(value)
+                    .allowed(format!("{low} to {high}"))
+                    .into()
+            }
+            Error::Folder { path, problem } => {
+                feedline::Error::Source { what: path.display().to_string(), problem }
+            }
+            Error::Io { what, path, source } => feedline::Error::Io { what, path, source },
+            other => feedline::Error::System(other.to_string()),
+        })
+    }
+}
+
 impl Failure {
     pub(crate) fn exit_code(&self) -> i32 {
         match self {
@@ -104,9 +123,9 @@ impl Failure {
             return;
         }
         let label = output.terminal.paint_error(Paint::Bad, "error:");
-        // Nothing is left to tell the user with when standard error is closed.
+        // Nothing is left to inform the user with when standard error is closed.
         let _ = writeln!(io::stderr(), "{label} {}", printable(&self.message()));
-        self.report_json(output.json && !output.told && !matches!(self, Failure::Output(_)));
+        self.report_json(output.json && !output.reported && !matches!(self, Failure::Output(_)));
     }
 
     /// The JSON part of [`report`](Self::report).
@@ -124,7 +143,7 @@ impl Failure {
 pub(crate) struct Output {
     json: bool,
     /// The one JSON object was printed.
-    told: bool,
+    reported: bool,
     quiet: bool,
     terminal: Terminal,
     stdout: BufWriter<io::Stdout>,
@@ -133,7 +152,7 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
         let (terminal, stdout) = (Terminal::detect(), BufWriter::new(io::stdout()));
-        Output { json, told: false, quiet, terminal, stdout }
+        Output { json, reported: false, quiet, terminal, stdout }
     }
 
     /// The result is wanted as one JSON object, through [`json`](Self::json), and nothing else.
@@ -141,9 +160,9 @@ impl Output {
         self.json
     }
 
-    /// The result as JSON. What fails afterwards is told on standard error and by the exit code.
+    /// The result as JSON. What fails afterwards is reported on standard error and by the exit code.
     pub(crate) fn json(&mut self, result: &impl Serialize) -> Result<(), Failure> {
-        self.told = true;
+        self.reported = true;
         self.json_line(result)
     }
 

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use feedline::{Error, Loader, tune};
+use feedline::internals::tune;
+use feedline::{Error, Loader};
 use feedline_view::{Format, Report, trace};
 
 use crate::output::{Failure, Output};
@@ -110,7 +111,7 @@ impl Pictures {
         [&self.svg, &self.png].into_iter().flatten().try_for_each(|path| try_folder(path))
     }
 
-    /// Writes what was asked for: all that can be, before the first failure is told.
+    /// Writes what was asked for: all that can be, before the first failure is reported.
     pub(crate) fn write(&self, report: &Report<'_>, output: &Output) -> Result<(), Failure> {
         let written = [
             self.report.as_deref().map_or(Ok(()), |path| write_page(path, report, output)),

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use feedline::engine::opening;
+use feedline::internals::engine::opening;
 use feedline::internals::output_file::Replacement;
 use feedline::sample::FieldKind;
 use feedline::spec::{SourceKind, read_file, read_toml};
@@ -93,7 +93,7 @@ fn has_pictures(spec: &Spec) -> bool {
     if spec.decode.bytes {
         return false;
     }
-    // Folders and lists of images are known by their looks. What cannot be opened is told by whoever
+    // Folders and lists of images are known by their looks. What cannot be opened is named by whoever
     // opens it next.
     let opened = source::files_of(&named.kind, &with).map(|_| source::open(&named.kind, &with));
     let Some(Ok(opened)) = opened else { return true };

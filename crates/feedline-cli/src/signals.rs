@@ -82,7 +82,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Until it is dropped. With `json` the error is told on standard output, too.
+    /// Until it is dropped. With `json` the error is reported on standard output, too.
     pub(crate) fn begin(signals: &Signals, timeout: Duration, json: bool) -> Self {
         let wait = Wait { part: String::new(), batches: 0, since: None };
         let wait = Arc::new(Mutex::new(wait));
@@ -94,10 +94,10 @@ impl Patience {
         let (stop, stopped) = channel::<()>();
         let (code, seen) = (signals.code.clone(), wait.clone());
         let look = move || {
-            let mut told = false;
+            let mut reported = false;
             while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                if !told && received(&code).is_some() {
-                    told = true;
+                if !reported && received(&code).is_some() {
+                    reported = true;
                     say("ending after this batch; again to end at once");
                 }
                 let wait = seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,13 +116,13 @@ impl Patience {
         self.wait.lock().unwrap_or_else(PoisonError::into_inner).since = Some(Instant::now());
     }
 
-    /// A batch came, or something else began.
+    /// Another part begins, or a batch of the same one came.
     pub(crate) fn heard(&self, part: &str) {
         let mut wait = self.wait.lock().unwrap_or_else(PoisonError::into_inner);
-        if wait.part != part {
-            (wait.part, wait.batches) = (part.to_owned(), 0);
+        match wait.part == part {
+            true => wait.batches += 1,
+            false => (wait.part, wait.batches) = (part.to_owned(), 0),
         }
-        wait.batches += 1;
         wait.since = Some(Instant::now());
     }
 }
@@ -147,7 +147,8 @@ fn say(text: &str) {
 fn give_up(wait: &Wait, timeout: Duration, stdout: Option<&File>) {
     let seconds = timeout.as_secs_f64();
     let place = match wait.batches {
-        0 => "from the beginning".to_owned(),
+        0 if wait.part.is_empty() => "from the beginning".to_owned(),
+        0 => format!("from the beginning of \"{}\"", wait.part),
         batches => format!("after {batches} of \"{}\"", wait.part),
     };
     let message = format!(
@@ -156,7 +157,7 @@ fn give_up(wait: &Wait, timeout: Duration, stdout: Option<&File>) {
     say(&format!("error: {message}"));
     if let Some(mut stdout) = stdout {
         let error = json!({"kind": "other", "message": message, "exit_code": FAILED});
-        // It is told on standard error as well.
+        // It is reported on standard error as well.
         let _ = writeln!(stdout, "{}", json!({ "error": error }));
     }
     low_level::exit(FAILED);

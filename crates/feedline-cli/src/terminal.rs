@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub(crate) use feedline::spec::read::show_count;
+pub(crate) use feedline::internals::spec::read::show_count;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -311,7 +311,7 @@ impl Table {
     }
 }
 
-/// At most `width` columns of `text`: its beginning and its end tell more than its middle.
+/// At most `width` columns of `text`: its beginning and its end say more than its middle.
 pub(crate) fn shortened(text: &str, width: usize, unicode: bool) -> Cow<'_, str> {
     if text.width() <= width {
         return Cow::Borrowed(text);

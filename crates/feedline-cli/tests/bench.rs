@@ -1,14 +1,12 @@
 //! `feedline bench`: configurations in processes of their own, ranked; results as data; mistakes.
 #![allow(clippy::unwrap_used)]
 
-mod command_line;
-
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use command_line::{command, complaint, feedline, fresh, json, photos, text};
+use crate::command_line::{command, complaint, feedline, fresh, json, photos, text};
 use serde_json::Value;
 
 /// Runs that are over at once: what they say is no matter here.
@@ -62,12 +60,12 @@ fn the_preset_goes_from_no_workers_to_the_defaults() {
         .iter()
         .map(|w| w["kind"].as_str().unwrap())
         .collect();
-    assert!(kinds.contains(&"too_short"), "six batches tell nothing: {kinds:?}");
+    assert!(kinds.contains(&"too_short"), "six batches are not conclusive: {kinds:?}");
 }
 
 #[test]
-fn a_step_that_does_not_grow_with_the_batch_is_told() {
-    let told = |step: &str| {
+fn a_step_that_does_not_grow_with_the_batch_is_reported() {
+    let reported = |step: &str| {
         let grid = ["--workers", "1", "--batch-sizes", "8,16", "--repeats", "1"];
         let length = ["--epochs", "1", "--train-step", step];
         let result = json(&[&["bench", photos()], &grid[..], &length].concat(), 0);
@@ -76,10 +74,10 @@ fn a_step_that_does_not_grow_with_the_batch_is_told() {
         let same = warnings.iter().find(|one| one["kind"] == "same_step");
         (same.map(|one| one["text"].to_string()), steps(0), steps(1))
     };
-    let (same, ..) = told("2ms");
+    let (same, ..) = reported("2ms");
     let same = same.unwrap();
     assert!(same.contains("(8, 16)") && same.contains("--train-step 1ms/sample"), "{same}");
-    let (same, small, large) = told("5ms/sample");
+    let (same, small, large) = reported("5ms/sample");
     assert_eq!(same, None);
     assert!(small >= 0.04 && large >= 0.08, "{small} {large}");
     let wrong = complaint(&["bench", photos(), "--train-step", "5ms/batch"], 2);
@@ -192,8 +190,8 @@ fn plain_and_pinned_memory_do_the_same_work() {
     let (errors, result) = run("nothing");
     assert_eq!(errors, ["none", "none"]);
     assert_eq!(result["machine"]["device"], "cuda");
-    let told = result["use"].as_array().unwrap().last().unwrap().to_string();
-    assert!(told.contains("device=") && told.contains("pin_memory="), "{told}");
+    let reported = result["use"].as_array().unwrap().last().unwrap().to_string();
+    assert!(reported.contains("device=") && reported.contains("pin_memory="), "{reported}");
     // Such runs have a timeline, too.
     let trace: Value = serde_json::from_slice(&fs::read(&trace).unwrap()).unwrap();
     assert!(trace.to_string().contains("decode"), "spans of a worker");
@@ -295,7 +293,7 @@ fn mistakes_are_named() {
 fn the_copies_to_a_gpu_are_still_there() {
     let copies = feedline(&["bench", "--device", "cuda", "--rounds", "1", "--json"]);
     let result: Value = serde_json::from_slice(&copies.stdout).unwrap();
-    // With a GPU they are measured, without one the reason is told.
+    // With a GPU they are measured, without one the reason is reported.
     assert!(result["verified"].is_boolean() || result["error"]["kind"] == "device", "{result}");
     assert!(complaint(&["bench", "--device", "tape"], 1).contains("tape"));
 }
@@ -400,9 +398,9 @@ fn ctrl_c_ends_the_runs_and_tells_what_there_is() {
     let ended = Instant::now();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(ended.elapsed() < Duration::from_secs(10));
-    let told: Value = serde_json::from_reader(child.stdout.take().unwrap()).unwrap();
+    let reported: Value = serde_json::from_reader(child.stdout.take().unwrap()).unwrap();
     let expected = serde_json::json!({"command": "bench", "target": photos(), "interrupted": true});
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     for run in started_runs {
         assert!(!std::path::Path::new(&format!("/proc/{run}")).exists(), "{run} lives on");
     }

@@ -1,21 +1,19 @@
-//! What `feedline bench` tells can be used, and is told whatever else goes wrong.
+//! What `feedline bench` reports can be used, and is reported whatever else goes wrong.
 #![allow(clippy::unwrap_used)]
-
-mod command_line;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use command_line::{command, complaint, feedline, fresh, json, photos, text};
+use crate::command_line::{command, complaint, feedline, fresh, json, photos, text};
 use serde_json::Value;
 
 /// Runs that are over at once.
 const TINY: [&str; 8] =
     ["--epochs", "1", "--batches", "3", "--repeats", "1", "--config", "workers=1"];
 
-/// Runs a line that was told, as a shell does.
+/// Runs a line that was printed, as a shell does.
 fn in_shell(line: &str, folder: &Path) -> Output {
     let feedline = Path::new(env!("CARGO_BIN_EXE_feedline")).parent().unwrap();
     let path = format!("{}:{}", feedline.display(), std::env::var("PATH").unwrap());
@@ -45,15 +43,19 @@ fn the_line_to_use_runs_the_pipeline_that_was_measured() {
     let sets = ["--set", "decode.mode=gray", "--set", "subset=':30'"];
     let more = ["--shuffle", "--batch-size", "6"];
     let result = json(&[&["bench", photos()], &TINY[..], &ops, &sets, &more].concat(), 0);
-    let told = lines(&result);
-    assert_eq!(told.len(), 2, "{told:?}");
-    let spec = ran(&told[0], &folder);
+    let printed = lines(&result);
+    assert_eq!(printed.len(), 2, "{printed:?}");
+    let spec = ran(&printed[0], &folder);
     assert_eq!((&spec["batch_size"], &spec["num_workers"]), (&6.into(), &1.into()), "{spec}");
     assert_eq!((&spec["shuffle"], &spec["decode"]["mode"]), (&true.into(), &"gray".into()));
     assert_eq!((&spec["subset"], &spec["transforms"][0]["size"][1]), (&":30:1".into(), &48.into()));
     assert_eq!(spec["transforms"][1]["op"], "RandomHorizontalFlip");
     let shown = feedline(&[&["bench", photos()], &TINY[..], &ops, &sets, &more].concat());
-    assert!(text(&shown.stdout).contains(&format!("\n  {}\n", told[0])), "{}", text(&shown.stdout));
+    assert!(
+        text(&shown.stdout).contains(&format!("\n  {}\n", printed[0])),
+        "{}",
+        text(&shown.stdout)
+    );
 
     // A spec whose name a shell would take apart, and its data in another format.
     let file = folder.join("it's a spec.toml");
@@ -61,11 +63,11 @@ fn the_line_to_use_runs_the_pipeline_that_was_measured() {
     fs::write(&file, format!("source = {:?}\nbatch_size = 4\n{crop}", photos())).unwrap();
     let name = file.to_str().unwrap();
     let result = json(&[&["bench", name], &TINY[..6], &["--formats", "tar"]].concat(), 0);
-    let told = lines(&result);
-    assert!(told[2].starts_with("feedline.Loader.from_spec("), "{told:?}");
-    let packed = in_shell(&told[0], &folder);
+    let printed = lines(&result);
+    assert!(printed[2].starts_with("feedline.Loader.from_spec("), "{printed:?}");
+    let packed = in_shell(&printed[0], &folder);
     assert_eq!(packed.status.code(), Some(0), "{}", text(&packed.stderr));
-    let spec = ran(&told[1], &folder);
+    let spec = ran(&printed[1], &folder);
     assert_eq!((&spec["source"], &spec["batch_size"]), (&"packed".into(), &4.into()), "{spec}");
     assert_eq!(spec["transforms"][0]["op"], "CenterCrop");
     fs::remove_dir_all(folder).unwrap();
@@ -96,9 +98,9 @@ fn data_that_is_no_picture_just_works() {
         assert_eq!((&run["samples"], &run["spec"]["transforms"]), (&300.into(), &Value::Null));
         let bench = json(&[&["bench", name], &TINY[..]].concat(), 0);
         assert_eq!(bench["best"], "workers=1", "{bench}");
-        let told = lines(&bench);
-        assert!(!told[1].contains("transforms"), "{told:?}");
-        let again = in_shell(&told[0], &folder);
+        let printed = lines(&bench);
+        assert!(!printed[1].contains("transforms"), "{printed:?}");
+        let again = in_shell(&printed[0], &folder);
         assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
         let found = json(&["diagnose", name, "--seconds", "0.5"], 0);
         let sentence = found["verdict"]["sentence"].as_str().unwrap();
@@ -109,10 +111,10 @@ fn data_that_is_no_picture_just_works() {
         let tuned = feedline(&[&["tune", name], &short[..]].concat());
         assert!(!text(&tuned.stderr).contains("transforms"), "{}", text(&tuned.stderr));
     }
-    // Who asks for a transform gets one, or is told why not.
+    // Who asks for a transform gets one, or learns why not.
     let crop = ["--transform", "CenterCrop(size=8)"];
-    let told = complaint(&[&["run", array.to_str().unwrap()], &crop[..]].concat(), 2);
-    assert!(told.contains("transforms") && told.contains("[16]"), "{told}");
+    let printed = complaint(&[&["run", array.to_str().unwrap()], &crop[..]].concat(), 2);
+    assert!(printed.contains("transforms") && printed.contains("[16]"), "{printed}");
     // Bytes as they are have no pixels to crop.
     let bytes = json(&["run", photos(), "--set", "decode.mode=bytes"], 0);
     assert_eq!(bytes["samples"], 40);
@@ -120,7 +122,7 @@ fn data_that_is_no_picture_just_works() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told_before_the_runs() {
+fn what_cannot_be_written_is_reported_before_the_runs() {
     let folder = fresh("bench-unwritten");
     let file = folder.join("file");
     fs::write(&file, "mine").unwrap();
@@ -148,7 +150,7 @@ fn what_cannot_be_written_is_told_before_the_runs() {
 
 /// A file that can no longer be written when the runs are over takes nothing away.
 #[test]
-fn the_result_is_told_even_if_a_file_fails_at_the_end() {
+fn the_result_is_reported_even_if_a_file_fails_at_the_end() {
     let folder = fresh("bench-late");
     let bench = ["bench", photos(), "--seconds", "2", "--repeats", "1", "--config", "workers=1"];
     let diagnose = ["diagnose", photos(), "--seconds", "2"];
@@ -184,8 +186,8 @@ fn the_result_is_told_even_if_a_file_fails_at_the_end() {
 
 #[test]
 fn what_was_not_measured_is_no_result() {
-    let told = complaint(&["bench", photos(), "--seconds", "0"], 2);
-    assert!(told.contains("--seconds") && told.contains("more than 0"), "{told}");
+    let printed = complaint(&["bench", photos(), "--seconds", "0"], 2);
+    assert!(printed.contains("--seconds") && printed.contains("more than 0"), "{printed}");
     // One batch says nothing of those after it.
     let one = ["--epochs", "1", "--batches", "1", "--repeats", "2", "--config", "workers=1"];
     let run = feedline(&[&["bench", photos()], &one[..]].concat());

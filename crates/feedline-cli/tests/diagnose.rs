@@ -1,12 +1,10 @@
 //! `feedline diagnose`: a sentence, a bar, a table, and what to try.
 #![allow(clippy::unwrap_used)]
 
-mod command_line;
-
 use std::path::Path;
 
-use command_line::{command, complaint, feedline, fresh, json, photos, text};
-use feedline::tune::{Advice, Cause, Evidence, StageCost, WorkerTime, judge};
+use crate::command_line::{command, complaint, feedline, fresh, json, photos, text};
+use feedline::internals::tune::{Advice, Cause, Evidence, StageCost, WorkerTime, judge};
 
 #[test]
 fn it_says_why_the_trainer_waits_and_what_to_try() {
@@ -70,8 +68,8 @@ fn wrong_flags_are_explained() {
         (&["--train-step", "5s", "--timeout", "1s"], 1, "no batch for 1 s, from the beginning"),
         (&["--set", "workers=3"], 2, "workers"),
     ] {
-        let told = complaint(&[&["diagnose", photos()], arguments].concat(), code);
-        assert!(told.contains(words), "{arguments:?}: {told}");
+        let output = complaint(&[&["diagnose", photos()], arguments].concat(), code);
+        assert!(output.contains(words), "{arguments:?}: {output}");
     }
     assert!(complaint(&["diagnose", "no-such-folder"], 1).contains("no-such-folder"));
     let python = complaint(&["diagnose", "train:make_loader"], 1);
@@ -136,8 +134,8 @@ fn paste_all(advice: &[Advice], folder: &Path, photos: &Path) -> usize {
         let command = advice.command.as_deref().unwrap();
         // What it brings is measured for seconds, which nobody waits for here.
         let trial = if command.starts_with("feedline pack") { " --no-trial" } else { "" };
-        let told = paste(&format!("{command}{trial}"), folder);
-        assert_eq!(told.status.code(), Some(0), "{command}: {}", text(&told.stderr));
+        let output = paste(&format!("{command}{trial}"), folder);
+        assert_eq!(output.status.code(), Some(0), "{command}: {}", text(&output.stderr));
         let data = json(&["inspect", photos.to_str().unwrap()], 0);
         assert_eq!(data["samples"], 12, "{command} wrote into the data");
         pasted += 1;
@@ -243,8 +241,8 @@ fn what_a_diagnosis_advises_is_accepted() {
             serde_json::from_value(found["verdict"]["advice"].clone()).unwrap();
         paste_all(&advice, &place, &folder.join("my photos"));
         let line = format!("feedline run {} --batches 1", evidence.pipeline);
-        let told = paste(&line, &place);
-        assert_eq!(told.status.code(), Some(0), "{line}: {}", text(&told.stderr));
+        let output = paste(&line, &place);
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
     }
     // Packed already: nobody says to pack it again.
     let packed = folder.join("my photos-again");

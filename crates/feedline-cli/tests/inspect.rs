@@ -1,12 +1,10 @@
 //! `feedline inspect`: the right numbers, and charts that fit.
 #![allow(clippy::unwrap_used)]
 
-mod command_line;
-
 use std::fs;
 use std::path::Path;
 
-use command_line::{a_photo, command, feedline, fresh, json, photos, text};
+use crate::command_line::{a_photo, command, feedline, fresh, json, photos, text};
 
 /// Sizes of all photos, from the file system.
 fn sizes(folder: &Path) -> Vec<u64> {
@@ -56,7 +54,7 @@ fn the_numbers_are_those_of_the_files() {
 }
 
 #[test]
-fn formats_names_and_labels_are_told_apart() {
+fn formats_names_and_labels_are_distinguished() {
     let folder = fresh("mixed");
     let pgm = |side: usize| {
         [format!("P5 {side} {side} 255\n").into_bytes(), vec![7; side * side]].concat()

@@ -1,15 +1,13 @@
 //! `feedline pack`: all modes, wrong input, interruption, and what reads the result.
 #![allow(clippy::unwrap_used)]
 
-mod command_line;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use command_line::{a_photo, command, complaint, feedline, fresh, json, photos, text};
-use feedline::pack::jpeg::{Encoder, Subsampling};
+use crate::command_line::{a_photo, command, complaint, feedline, fresh, json, photos, text};
+use feedline::internals::pack::jpeg::{Encoder, Subsampling};
 use serde_json::Value;
 
 fn name(path: &Path) -> &str {
@@ -317,9 +315,12 @@ fn a_destination_inside_of_the_data_is_refused() {
         (".", "../link/packed"),
     ] {
         let refused = within(source, destination);
-        let told = text(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(1), "{source} {destination}: {told}");
-        assert!(told.contains("choose a folder beside it"), "{source} {destination}: {told}");
+        let complaint = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{source} {destination}: {complaint}");
+        assert!(
+            complaint.contains("choose a folder beside it"),
+            "{source} {destination}: {complaint}"
+        );
         assert_eq!(files_below(&data), before, "{source} {destination}");
     }
     let beside = within(".", "../data-packed");

@@ -1,11 +1,9 @@
 //! Reports, plots and traces that commands write.
 #![allow(clippy::unwrap_used)]
 
-mod command_line;
-
 use std::fs;
 
-use command_line::{complaint, fresh, json, photos};
+use crate::command_line::{complaint, fresh, json, photos};
 use serde_json::Value;
 
 #[test]

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::Command;
 
-use feedline::tune::{Feed, Spread};
+use feedline::internals::tune::{Feed, Spread};
 use feedline_cli::{Host, ObjectFacts, OpenFeed, main_from};
 
 /// A loader that prints with every batch.
@@ -17,7 +17,7 @@ impl Feed for Chatty {
     }
 
     fn next(&mut self) -> feedline::Result<Option<u64>> {
-        // The harness holds nothing back: it is told so.
+        // The harness holds nothing back: it is asked to.
         println!("a batch for you");
         std::thread::sleep(std::time::Duration::from_millis(5));
         Ok(Some(4))
@@ -70,7 +70,7 @@ fn speaker() {
 fn the_result_stands_alone() {
     for (target, code) in [("train:loader", 0), ("train:broken", 1)] {
         let run = Command::new(std::env::current_exe().unwrap())
-            .args(["speaker", "--exact", "--nocapture", "--test-threads", "1"])
+            .args(["printed::speaker", "--exact", "--nocapture", "--test-threads", "1"])
             .env(TARGET, target)
             .output()
             .unwrap();

@@ -1,14 +1,12 @@
 //! `feedline run`: figures, hashes, resuming, mistakes.
 #![allow(clippy::unwrap_used)]
 
-mod command_line;
-
 use std::fs;
 use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use command_line::{command, complaint, feedline, fresh, json, photos, text};
+use crate::command_line::{command, complaint, feedline, fresh, json, photos, text};
 
 #[test]
 fn a_bare_folder_runs() {
@@ -169,7 +167,7 @@ fn bad_samples_stop_the_run_or_are_counted() {
     let data = folder.join("data");
     fs::create_dir(&data).unwrap();
     for number in 0..12 {
-        fs::write(data.join(format!("{number:02}.jpg")), command_line::a_photo()).unwrap();
+        fs::write(data.join(format!("{number:02}.jpg")), crate::command_line::a_photo()).unwrap();
     }
     fs::write(data.join("05.jpg"), "no photo").unwrap();
     let (data, list) = (data.to_str().unwrap(), folder.join("bad.jsonl"));

@@ -1,14 +1,12 @@
 //! `feedline verify`: finds what is bad, and only that.
 #![allow(clippy::unwrap_used)]
 
-mod command_line;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use command_line::{a_photo, complaint, feedline, fresh, json, photos, text};
+use crate::command_line::{a_photo, complaint, feedline, fresh, json, photos, text};
 use serde_json::Value;
 
 /// A JPEG header that declares 65535 x 65535 pixels.

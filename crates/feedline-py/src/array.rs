@@ -192,7 +192,7 @@ pub(crate) unsafe fn capsule<T: Named>(
 
 /// Deletes a tensor that no library took over.
 unsafe extern "C" fn forget<T: Named>(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this once, with the capsule that is going away. Its name tells
+    // SAFETY: Python calls this once, with the capsule that is going away. Its name says
     // whether the tensor is still ours.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, T::NAME.as_ptr()) == 1 {

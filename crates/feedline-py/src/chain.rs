@@ -6,9 +6,9 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use feedline::engine::{Given, Ready, Stages, Workbench};
 use feedline::error::Stage;
-use feedline::image::{PixelType, Pixels, View};
+use feedline::internals::engine::{Given, Ready, Stages, Workbench};
+use feedline::internals::image::{PixelType, Pixels, View};
 use feedline::sample::DType;
 use feedline::spec::OpSpec;
 use feedline::{Error, Fault, SampleError, Spec, SpecError};
@@ -160,14 +160,10 @@ impl Name {
             Fault::Corrupt { offset, .. } => *offset,
             _ => None,
         };
-        let error = SampleError {
-            index: self.index,
-            source_number: self.source,
-            path: self.path.clone(),
-            offset: offset.filter(|_| self.path.is_some()),
-            stage,
-            fault,
-        };
+        let mut error = SampleError::new(self.index, stage, fault);
+        error.source_number = self.source;
+        error.path.clone_from(&self.path);
+        error.offset = offset.filter(|_| self.path.is_some());
         raise(py, Error::Sample(Box::new(error)))
     }
 }

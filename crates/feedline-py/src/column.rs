@@ -22,7 +22,7 @@ impl ArrayData for Borrowed {
             return &[];
         }
         // SAFETY: the object's `__array_interface__` says that so many bytes are there, and the
-        // object lives as long as this. The program is told not to write to arrays that a loader
+        // object lives as long as this. The program must not write to arrays that a loader
         // reads; if it does, a sample may mix old and new bytes, all of which are valid elements
         // of every type but bool, which nothing here reads as a Rust bool.
         unsafe { std::slice::from_raw_parts(self.address as *const u8, self.bytes) }

@@ -77,7 +77,7 @@ pub(crate) struct DeviceArray {
 }
 
 impl DeviceArray {
-    fn field(&self) -> PyResult<&feedline::layout::BatchField> {
+    fn field(&self) -> PyResult<&feedline::internals::layout::BatchField> {
         let field = self.batch.fields().get(self.field);
         field.ok_or_else(|| PyIndexError::new_err("there is no such field"))
     }

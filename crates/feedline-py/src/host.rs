@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::time::Instant;
 
-use feedline::observe::{Activity, Span};
-use feedline::tune::{Evidence, Feed, Spread};
+use feedline::internals::observe::{Activity, Span};
+use feedline::internals::tune::{Evidence, Feed, Spread};
 use feedline::{Error, Result};
 use feedline_cli::{Host, ObjectFacts, OpenFeed};
 use pyo3::prelude::*;
@@ -40,11 +40,11 @@ impl Host for Interpreter {
     }
 
     fn look(&self, target: &str) -> Result<ObjectFacts, String> {
-        let told = Python::attach(|py| {
+        let answer = Python::attach(|py| {
             let look = || bench(py)?.call_method1("look", (target,))?.extract::<String>();
             look().map_err(|error| describe(py, &error))
         })?;
-        serde_json::from_str(&told).map_err(|error| format!("{target:?}: {error}"))
+        serde_json::from_str(&answer).map_err(|error| format!("{target:?}: {error}"))
     }
 
     fn time_step(&self, feed: &OpenFeed) -> Result<Spread, String> {
@@ -75,10 +75,10 @@ fn open(py: Python<'_>, feed: &OpenFeed) -> PyResult<Py<PyAny>> {
 
 /// What an exception says, with its place in the program.
 fn describe(py: Python<'_>, error: &PyErr) -> String {
-    let told = bench(py)
+    let answer = bench(py)
         .and_then(|bench| bench.call_method1("describe", (error.clone_ref(py).into_value(py),)))
-        .and_then(|told| told.extract::<String>());
-    told.unwrap_or_else(|_| error.to_string())
+        .and_then(|answer| answer.extract::<String>());
+    answer.unwrap_or_else(|_| error.to_string())
 }
 
 /// What the program did when, as it is seen from outside.
@@ -166,15 +166,15 @@ impl Feed for PythonFeed {
 
     fn evidence(&mut self) -> Evidence {
         // What cannot be found out is not known; the run stands.
-        let told = self.call::<String>("evidence").unwrap_or_default();
-        serde_json::from_str(&told).unwrap_or_default()
+        let answer = self.call::<String>("evidence").unwrap_or_default();
+        serde_json::from_str(&answer).unwrap_or_default()
     }
 
     fn timeline(&mut self) -> Vec<Vec<Span>> {
         let Some(lane) = &self.lane else { return Vec::new() };
         // Workers of which nothing is known are not shown.
-        let told = self.call::<String>("timeline").unwrap_or_default();
-        let mut lanes: Vec<Vec<Span>> = serde_json::from_str(&told).unwrap_or_default();
+        let answer = self.call::<String>("timeline").unwrap_or_default();
+        let mut lanes: Vec<Vec<Span>> = serde_json::from_str(&answer).unwrap_or_default();
         lanes.resize(lanes.len().max(1), Vec::new());
         if lanes[0].is_empty() {
             lanes[0] = lane.spans.iter().copied().collect();

@@ -24,6 +24,7 @@ mod writer;
 use std::ffi::OsString;
 
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 /// Runs the command with `arguments`, the first of which is its name; returns its exit code.
 #[pyfunction]
@@ -35,6 +36,8 @@ fn main(py: Python<'_>, arguments: Vec<OsString>) -> i32 {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    let endings = feedline::sample::EXTENSIONS.iter().map(|ending| format!(".{ending}"));
+    module.add("IMAGE_ENDINGS", PyTuple::new(module.py(), endings.collect::<Vec<_>>())?)?;
     module.add_class::<loader::Loader>()?;
     module.add_class::<array::Batch>()?;
     module.add_class::<array::Array>()?;

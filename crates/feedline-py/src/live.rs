@@ -8,15 +8,15 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 /// A loader's place on the board of the process that it is used in.
-pub(crate) struct Place {
+pub(crate) struct BoardEntry {
     about: About,
     /// The process, and the place. None while it is not used.
     kept: Mutex<Option<(u32, live::Watched)>>,
 }
 
-impl Place {
+impl BoardEntry {
     pub(crate) fn new(about: About) -> Self {
-        Place { about, kept: Mutex::new(None) }
+        BoardEntry { about, kept: Mutex::new(None) }
     }
 
     /// A batch was asked for: from now on others can look. In a forked child, the loader has a place
@@ -61,7 +61,7 @@ impl Place {
 /// A loader whose batches Python code makes. It pushes its figures.
 #[pyclass(frozen, module = "feedline._native")]
 pub(crate) struct Watched {
-    place: Place,
+    place: BoardEntry,
 }
 
 #[pymethods]
@@ -69,7 +69,7 @@ impl Watched {
     #[new]
     #[pyo3(signature = (name, batch_size, quarantine=None))]
     fn new(name: String, batch_size: u64, quarantine: Option<PathBuf>) -> Self {
-        Watched { place: Place::new(About { name, batch_size, quarantine }) }
+        Watched { place: BoardEntry::new(About { name, batch_size, quarantine }) }
     }
 
     /// The newest figures, as JSON with the keys of `Loader.stats()`.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use feedline::deliver::device;
-use feedline::engine::Stats;
+use feedline::internals::engine::Stats;
 use feedline::internals::output_file;
 use feedline::source::Arrays;
 use feedline::spec::SourceKind;
@@ -23,7 +23,7 @@ use crate::array::Batch;
 use crate::column::column;
 use crate::device::DeviceBatch;
 use crate::errors::{mismatch, raise, raise_plain, raise_spec};
-use crate::live::Place;
+use crate::live::BoardEntry;
 use crate::verdict::judged;
 use crate::{rows, tuning};
 
@@ -149,7 +149,7 @@ struct Inside {
     /// How things stood when it began.
     before: Stats,
     /// How things stood when evidence was last asked for.
-    told: Stats,
+    reported: Stats,
 }
 
 /// A loader. Iterators are numbers: `begin` gives one, `next` takes it.
@@ -163,7 +163,7 @@ pub(crate) struct Loader {
     spec: String,
     about: String,
     /// Where others look at it.
-    place: Place,
+    place: BoardEntry,
 }
 
 /// One array source: name, type if NumPy has no name for it, array.
@@ -203,7 +203,7 @@ impl Loader {
             .detach(|| feedline::Loader::from_spec_over(spec, sources))
             .map_err(|error| raise(py, error))?;
         let about = about(&loader).to_string();
-        let place = Place::new(About {
+        let place = BoardEntry::new(About {
             name: loader.source_names().join(" + "),
             batch_size: loader.spec().batch_size,
             quarantine: loader.spec().quarantine.clone(),
@@ -217,7 +217,7 @@ impl Loader {
                 generation: 0,
                 epoch: 0,
                 before: Stats::default(),
-                told: Stats::default(),
+                reported: Stats::default(),
             }),
             process: AtomicU32::new(std::process::id()),
             waiting: AtomicU32::new(0),
@@ -304,7 +304,7 @@ impl Loader {
 
     /// Goes to the beginning of an epoch.
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        if epoch > feedline::order::MOST_EPOCHS {
+        if epoch > feedline::internals::order::MOST_EPOCHS {
             return Err(mismatch(&format!("epoch {epoch} is beyond any real run")));
         }
         self.with(py, |inside, loader| {
@@ -351,16 +351,16 @@ impl Loader {
     /// What the program and each worker did when, as JSON.
     fn timeline(&self, py: Python<'_>) -> PyResult<String> {
         // Tens of thousands of spans: also their text is made without the interpreter's lock.
-        let told = self
+        let text = self
             .with(py, |_, loader| Ok(serde_json::to_string(&loader.host().monitor().timeline())))?;
-        told.map_err(|error| mismatch(&error.to_string()))
+        text.map_err(|error| mismatch(&error.to_string()))
     }
 
     /// What its stages and workers did since this was last asked for, as JSON.
     fn evidence(&self, py: Python<'_>) -> PyResult<String> {
         let evidence = self.with(py, |inside, loader| {
-            let evidence = loader.host().monitor().evidence_since(&inside.told);
-            inside.told = loader.host().stats();
+            let evidence = loader.host().monitor().evidence_since(&inside.reported);
+            inside.reported = loader.host().stats();
             Ok(evidence)
         })?;
         serde_json::to_string(&evidence).map_err(|error| mismatch(&error.to_string()))

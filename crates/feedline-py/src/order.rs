@@ -1,7 +1,7 @@
 //! The engine's order for samples that Python makes.
 
-use feedline::engine::Schedule;
-use feedline::order::{MOST_EPOCHS, Pick, Row, State};
+use feedline::internals::engine::Schedule;
+use feedline::internals::order::{MOST_EPOCHS, Pick, Row, State};
 use feedline::{Error, Spec};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ type Labels = Vec<Option<Vec<i64>>>;
 type Rows = Vec<(usize, u64, u64, u64)>;
 
 /// An epoch, a batch's number, and the (source, index) of what was skipped.
-type Place = (u64, u64, Vec<(u64, u64)>);
+type OrderPosition = (u64, u64, Vec<(u64, u64)>);
 
 /// The arguments that an order was made from.
 type Arguments = (String, Vec<u64>, Option<Labels>);
@@ -110,7 +110,13 @@ impl Order {
     }
 
     /// Checks a state; returns its epoch, its batch's number and what was skipped.
-    fn check(&self, py: Python<'_>, state: &str, data: &str, pixels: &str) -> PyResult<Place> {
+    fn check(
+        &self,
+        py: Python<'_>,
+        state: &str,
+        data: &str,
+        pixels: &str,
+    ) -> PyResult<OrderPosition> {
         let (data, pixels) = (settings(data)?, settings(pixels)?);
         let checked = State::from_json(state)
             .and_then(|state| self.schedule.check(&state, &data, &pixels).map(|()| state));

@@ -1,11 +1,13 @@
 //! The pixel stages by themselves, so that they can be compared with Pillow and torchvision.
 
-use feedline::decode::{self, ColorMode, DecodeOptions};
-use feedline::image::{Image, Layout, PixelType, Pixels, Pointwise, Scratch, View, convert};
-use feedline::random;
+use feedline::internals::decode::{self, ColorMode, DecodeOptions};
+use feedline::internals::image::{
+    Image, Layout, PixelType, Pixels, Pointwise, Scratch, View, convert,
+};
+use feedline::internals::random;
+use feedline::internals::transform::{Chain, ImageShape, Mix, Output};
 use feedline::sample::DType;
 use feedline::spec::OpSpec;
-use feedline::transform::{Chain, ImageShape, Mix, Output};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -17,7 +19,7 @@ fn invalid(error: impl std::fmt::Display) -> PyErr {
 /// Decodes one image to interleaved pixels and their (height, width, channels).
 #[pyfunction]
 #[pyo3(signature = (data, mode="rgb", exif_orientation=false, max_pixels=None, allow_truncated=false, allow_damaged=false))]
-pub fn decode_image<'py>(
+pub(crate) fn decode_image<'py>(
     py: Python<'py>,
     data: &[u8],
     mode: &str,
@@ -62,7 +64,7 @@ pub fn decode_image<'py>(
 #[pyfunction]
 #[pyo3(signature = (ops_json, layout, pixels, height, width, channels, planar, dtype, seed=0, epoch=0, position=0))]
 #[allow(clippy::too_many_arguments)]
-pub fn apply_transforms<'py>(
+pub(crate) fn apply_transforms<'py>(
     py: Python<'py>,
     ops_json: &str,
     layout: &str,
@@ -126,7 +128,7 @@ pub fn apply_transforms<'py>(
 /// What each op draws for an image of a given size, as a JSON list.
 #[pyfunction]
 #[pyo3(signature = (ops_json, height, width, channels, seed=0, epoch=0, position=0))]
-pub fn drawn_transforms(
+pub(crate) fn drawn_transforms(
     ops_json: &str,
     height: usize,
     width: usize,
@@ -145,7 +147,7 @@ pub fn drawn_transforms(
 /// itself, and for CutMix the rectangle x1, y1, x2, y2 that it takes from the row before.
 #[pyfunction]
 #[pyo3(signature = (ops_json, height, width, seed=0, epoch=0, batch=0))]
-pub fn drawn_mix(
+pub(crate) fn drawn_mix(
     ops_json: &str,
     height: usize,
     width: usize,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use feedline::layout::Variable;
+use feedline::internals::layout::Variable;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};

@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use feedline::engine::opening;
 use feedline::error::Stage;
-use feedline::image::View;
+use feedline::internals::engine::opening;
+use feedline::internals::image::View;
 use feedline::sample::{FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::store::{Files, Store};
@@ -24,7 +24,7 @@ use crate::loader::put_paths;
 /// The arguments that samples are opened with again.
 type Arguments<'py> = (String, Vec<Bound<'py, PyBytes>>, (u64, u64));
 
-/// A folder, a manifest or a packed set.
+/// The samples of a source, in any format that is read.
 #[pyclass(frozen, module = "feedline._native")]
 pub(crate) struct Samples {
     store: Arc<dyn Store>,
@@ -90,8 +90,8 @@ impl Samples {
                 FieldKind::Ragged { dtype, .. } => {
                     json!({"name": field.name, "kind": "ragged", "dtype": dtype.name()})
                 }
-                FieldKind::Bytes => json!({"name": field.name, "kind": "bytes"}),
-                FieldKind::Text => json!({"name": field.name, "kind": "text"}),
+                // Bytes and text.
+                other => json!({"name": field.name, "kind": other.name()}),
             })
             .collect();
         json!({

@@ -1,6 +1,6 @@
 //! Tuning while it runs, for loaders whose threads run Python.
 
-use feedline::tune::{self, Budget, Reading, Tuning};
+use feedline::internals::tune::{self, Budget, Reading, Tuning};
 use pyo3::prelude::*;
 use serde_json::json;
 
@@ -28,7 +28,7 @@ impl Controller {
         Controller { most: workers, prefetch, inside: None, tuning }
     }
 
-    /// Told what happened since the start, says how many workers are wanted and when to ask again.
+    /// Given what happened since the start, says how many workers are wanted and when to ask again.
     /// `seconds` are since the first batch, and all that is made counts when it is handed over.
     fn look(
         &mut self,

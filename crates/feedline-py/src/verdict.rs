@@ -1,12 +1,12 @@
 //! Why the program waits, for loaders that Python code makes.
 
-use feedline::tune::{self, Evidence, next_limit};
+use feedline::internals::tune::{self, Evidence, next_limit};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
 use crate::errors::mismatch;
 
-/// What is told of a stretch of a run.
+/// What is reported of a stretch of a run.
 pub(crate) fn judged(evidence: &Evidence) -> Value {
     json!({
         "batches": evidence.batches,
@@ -28,7 +28,7 @@ pub(crate) fn cores() -> usize {
 /// What `num_workers="auto"` begins with: this process's share of the cores.
 #[pyfunction]
 pub(crate) fn auto_workers() -> usize {
-    feedline::engine::auto_workers()
+    feedline::internals::engine::auto_workers()
 }
 
 /// Judges evidence (JSON, all keys optional) and returns what it means, as JSON.

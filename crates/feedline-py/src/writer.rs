@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use feedline::decode::Format;
 use feedline::internals::catalog::PackedField;
-use feedline::pack::record::WriteOptions;
-use feedline::pack::shards::{Limit, SHARD_BYTES};
+use feedline::internals::decode::Format;
+use feedline::internals::pack::record::WriteOptions;
+use feedline::internals::pack::shards::{Limit, SHARD_BYTES};
 use feedline::pack::{self, Datum, WriterOptions};
 use feedline::sample::DType;
 use feedline::spec::SourceFormat;
@@ -20,7 +20,7 @@ use pyo3::types::{PyBytes, PyString};
 use crate::errors::{raise, raise_spec};
 
 /// A field's name, what it is, the thing itself, and an array's type and shape.
-type Part<'py> = (String, String, Bound<'py, PyAny>, Option<String>, Vec<usize>);
+type WrittenField<'py> = (String, String, Bound<'py, PyAny>, Option<String>, Vec<usize>);
 
 /// Writes samples; `feedline.Writer` describes them.
 #[pyclass(frozen, module = "feedline._native")]
@@ -69,20 +69,14 @@ impl Writer {
         let fields = fields.map(read_fields).transpose()?;
         let format = match format {
             None => None,
-            Some(name) => {
-                let known = pack::WRITABLE;
-                let found =
-                    known.into_iter().find(|f| f.name() == name || pack::extension(*f) == name);
-                let names = || known.map(SourceFormat::name).join(", ");
-                Some(found.ok_or_else(|| {
-                    raise_spec(
-                        py,
-                        SpecError::new("format", "cannot be written")
-                            .value(format!("{name:?}"))
-                            .allowed(names()),
-                    )
-                })?)
-            }
+            Some(name) => Some(SourceFormat::to_write(name).ok_or_else(|| {
+                raise_spec(
+                    py,
+                    SpecError::new("format", "cannot be written")
+                        .value(format!("{name:?}"))
+                        .allowed(SourceFormat::names(SourceFormat::writable())),
+                )
+            })?),
         };
         let shard = (shard_size.is_some() || shard_samples.is_some()).then(|| Limit {
             bytes: match (shard_size, shard_samples) {
@@ -104,7 +98,12 @@ impl Writer {
 
     /// Adds a sample. A part is "bytes" or "array" with bytes, "text", "int" or "float".
     #[pyo3(signature = (parts, key=None))]
-    fn write(&self, py: Python<'_>, parts: Vec<Part<'_>>, key: Option<String>) -> PyResult<()> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        parts: Vec<WrittenField<'_>>,
+        key: Option<String>,
+    ) -> PyResult<()> {
         let mut held = Vec::with_capacity(parts.len());
         for (_, tag, value, ..) in &parts {
             held.push(match tag.as_str() {

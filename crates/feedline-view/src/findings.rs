@@ -1,12 +1,13 @@
 //! What pictures are drawn from: a benchmark or a diagnosis, put into the rows, lines and lanes that
 //! the page and the plots share.
 
-use feedline::observe::{Activity, Span};
-use feedline::tune::{Benchmark, Diagnosis, Interval, Machine, Run, TrainStep, Verdict, Workload};
+use crate::benchmark::{Benchmark, Interval};
+use feedline::internals::observe::{Activity, Span};
+use feedline::internals::tune::{Diagnosis, Machine, Run, TrainStep, Verdict, Workload};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Points of a line of memory over time: more cannot be told apart on a page.
+/// Points of a line of memory over time: more cannot be distinguished on a page.
 const MEMORY_POINTS: usize = 400;
 
 /// What was found, by a benchmark or by a diagnosis.
@@ -22,7 +23,7 @@ pub(crate) enum Findings<'a> {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Compared<'a> {
     pub name: &'a str,
-    pub summary: Option<&'a feedline::tune::Summary>,
+    pub summary: Option<&'a crate::benchmark::Summary>,
     pub error: Option<&'a str>,
     pub settings: &'a serde_json::Map<String, Value>,
     pub best: bool,
@@ -197,8 +198,8 @@ impl<'a> Findings<'a> {
         groups.retain(|(_, line)| line.points.len() > 1);
         let keys: Vec<_> = groups.iter().map(|(key, _)| key.clone()).collect();
         for (key, line) in &mut groups {
-            let telling = key.iter().filter(|pair| !keys.iter().all(|other| other.contains(pair)));
-            let names: Vec<_> = telling.map(|(key, value)| format!("{key}={value}")).collect();
+            let distinct = key.iter().filter(|pair| !keys.iter().all(|other| other.contains(pair)));
+            let names: Vec<_> = distinct.map(|(key, value)| format!("{key}={value}")).collect();
             line.name = if names.is_empty() { "measured".to_owned() } else { names.join(", ") };
             line.points.sort_by_key(|point| point.workers);
             let mut with_workers = line.points.iter().filter(|point| point.workers > 0);

@@ -5,9 +5,10 @@
 //! Perfetto ([`Report::write_trace`]). [`live`] shows a running loader to a browser, to
 //! `feedline watch` and to Prometheus.
 //!
-//! `findings` puts results into the rows and lines that are drawn; `page` makes one HTML file of a
+//! [`benchmark`] is what is compared; `findings` puts results into the rows and lines that are drawn; `page` makes one HTML file of a
 //! template, styles, scripts and data; `plot/` draws SVG and PNG.
 
+pub mod benchmark;
 mod findings;
 pub mod live;
 mod page;

@@ -4,8 +4,9 @@
 
 mod made_up;
 
-use feedline::observe::Timeline;
-use feedline::tune::{Benchmark, Diagnosis, TrainStep};
+use feedline::internals::observe::Timeline;
+use feedline::internals::tune::{Diagnosis, TrainStep};
+use feedline_view::benchmark::Benchmark;
 use feedline_view::{Format, Picture, Report, trace};
 use serde_json::Value;
 
@@ -119,7 +120,7 @@ fn without_a_step_nobody_waits() {
 }
 
 #[test]
-fn workers_that_do_not_fit_on_paper_are_told() {
+fn workers_that_do_not_fit_on_paper_are_reported() {
     let mut found = made_up::diagnosis();
     found.run.timeline = made_up::timeline(20, 100, 1.5, 0.1);
     let text = svg(&Report::of_diagnosis("Many", &found), "timeline.svg");

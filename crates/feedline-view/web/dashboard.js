@@ -125,7 +125,7 @@
     let hovered = null;
     const refresh = () => {
       lines = chart.lines().filter(has_values);
-      // What this loader does not tell has no chart.
+      // What this loader does not report has no chart.
       panel.hidden = lines.length === 0;
       panel.dataset.points = String(columns.time.length);
     };
@@ -337,7 +337,7 @@
     } else say("lost", "reconnecting…");
   };
 
-  /** What the server answers; null if it does not, which is told. */
+  /** What the server answers; null if it does not, which is reported. */
   const fetched = async () => {
     const patience = new AbortController();
     const timer = setTimeout(() => patience.abort(), PATIENCE);
@@ -380,8 +380,8 @@
     const shown_now = now.loaders.find(({ id }) => id === chosen);
     if (wanted === null && shown_now?.batches > 0) wanted = chosen;
     // A new loader that goes on with the old one's history takes its place.
-    const heir = now.loaders.find(({ earlier }) => earlier?.includes(wanted));
-    if (heir) wanted = heir.id;
+    const successor = now.loaders.find(({ earlier }) => earlier?.includes(wanted));
+    if (successor) wanted = successor.id;
     if (answer.history) remember(answer.history);
     draw();
   };

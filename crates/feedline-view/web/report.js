@@ -52,7 +52,7 @@
     return names[0].slice(0, size).match(/^.*[\s/,]/s)?.[0] ?? "";
   };
 
-  /** Names as labels of one or two lines each, which can be told apart. */
+  /** Names as labels of one or two lines each, each different from the others. */
   const labels = (names, room) => {
     const broken = (text) => text.split(/\s+/).filter(Boolean).reduce((lines, word) => {
       const last = lines[lines.length - 1];
@@ -115,8 +115,8 @@
   /** One bar of the trainer's time: shares laid one after the other. */
   const stall_bar = (into, stall) => {
     const shares = STALLS.map(([key]) => Math.max(0, stall[key] ?? 0));
-    const told = STALLS.map(([, , name], place) => `${name} ${percent(shares[place])}`);
-    const box = picture(into, `${WHERE}: ${told.join(", ")}`);
+    const named = STALLS.map(([, , name], place) => `${name} ${percent(shares[place])}`);
+    const box = picture(into, `${WHERE}: ${named.join(", ")}`);
     let sum = 0;
     const ends = shares.map((share) => (sum += share));
     // Each series reaches to the end of its share; the longest lies undermost.
@@ -155,7 +155,7 @@
         }],
       },
     }), () => [[0], ...order.map((place) => [ends[place]])]);
-    legend(into, STALLS.map(([, paint], place) => ({ paint, name: told[place] })));
+    legend(into, STALLS.map(([, paint], place) => ({ paint, name: named[place] })));
   };
 
   const verdict = () => {
@@ -330,9 +330,9 @@
         setCursor: [(chart) => {
           const { idx, left, top: down } = chart.cursor;
           if (idx === null || idx === undefined || !(left >= 0)) return note.hide();
-          const told = series.map((one, place) => ({ name: one.name, value: chart.data[place + 1][idx] })).filter(({ value }) => known(value));
-          if (!told.length) return note.hide();
-          const shown = told.slice(0, 12).map(({ name, value }) => `${name}: ${y_values(value)}`);
+          const named = series.map((one, place) => ({ name: one.name, value: chart.data[place + 1][idx] })).filter(({ value }) => known(value));
+          if (!named.length) return note.hide();
+          const shown = named.slice(0, 12).map(({ name, value }) => `${name}: ${y_values(value)}`);
           note.show([at_point(x[idx]), ...shown].join("\n"), left + chart.over.offsetLeft, down + chart.over.offsetTop);
         }],
       },

@@ -133,7 +133,7 @@ const timeline = (() => {
 
   /** Labels of moments, as exact as the distance between them asks for. */
   const moments = (plot, splits, place, space, distance) => {
-    const told = (value) => {
+    const described = (value) => {
       const text = (number, digits, unit) =>
         `${number.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${unit}`;
       if (distance >= 1) return text(value, 0, "s");
@@ -145,7 +145,7 @@ const timeline = (() => {
     // A label that would be cut at the picture's edge is left out.
     const fits = (value, text) => plot.bbox.left / devicePixelRatio + plot.valToPos(value, "x") + ruler.measureText(text).width / 2 <= plot.width;
     return splits.map((value) => {
-      const text = told(value);
+      const text = described(value);
       return fits(value, text) ? text : "";
     });
   };

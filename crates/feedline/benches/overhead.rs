@@ -6,12 +6,12 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use feedline::order::Permutation;
-use feedline::pack::SamplePhotos;
+use feedline::internals::order::Permutation;
 use feedline::sample::DType;
 use feedline::source::{Arrays, Column};
 use feedline::spec::OpSpec;
 use feedline::{Builder, Loader};
+use feedline_sample_photos::SamplePhotos;
 
 const BATCH: u64 = 512;
 const ROUNDS: usize = 7;

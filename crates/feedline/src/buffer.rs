@@ -16,7 +16,7 @@ use crate::image::{PixelType, Pixels};
 
 /// Every field of a batch starts at a multiple of this: a cache line, and what JAX asks for
 /// before it takes memory over without a copy.
-pub const ALIGNMENT: usize = 64;
+pub(crate) const ALIGNMENT: usize = 64;
 
 fn map(bytes: usize) -> std::io::Result<MmapMut> {
     MmapMut::map_anon(bytes.max(1))
@@ -27,24 +27,24 @@ fn refused(error: std::collections::TryReserveError) -> Fault {
 }
 
 /// Room for `more` elements that a file asks for; what cannot be had is the file's fault.
-pub fn reserve<T>(to: &mut Vec<T>, more: u64) -> Result<(), Fault> {
+pub(crate) fn reserve<T>(to: &mut Vec<T>, more: u64) -> Result<(), Fault> {
     to.try_reserve_exact(usize::try_from(more).unwrap_or(usize::MAX)).map_err(refused)
 }
 
 /// Room for a few more elements of many, so that adding all of them is cheap.
-pub fn grow<T>(to: &mut Vec<T>, more: usize) -> Result<(), Fault> {
+pub(crate) fn grow<T>(to: &mut Vec<T>, more: usize) -> Result<(), Fault> {
     to.try_reserve(more).map_err(refused)
 }
 
 /// Adds `more` zeros.
-pub fn extend_zeroed(to: &mut Vec<u8>, more: u64) -> Result<(), Fault> {
+pub(crate) fn extend_zeroed(to: &mut Vec<u8>, more: u64) -> Result<(), Fault> {
     grow(to, usize::try_from(more).unwrap_or(usize::MAX))?;
     to.resize(to.len() + more as usize, 0);
     Ok(())
 }
 
 /// `bytes` zeros, as many as a file asks for.
-pub fn zeroed(bytes: u64) -> Result<Vec<u8>, Fault> {
+pub(crate) fn zeroed(bytes: u64) -> Result<Vec<u8>, Fault> {
     let mut out = Vec::new();
     reserve(&mut out, bytes)?;
     out.resize(bytes as usize, 0);
@@ -53,19 +53,19 @@ pub fn zeroed(bytes: u64) -> Result<Vec<u8>, Fault> {
 
 /// Scratch memory of one worker. It grows to the largest sample and keeps that size.
 #[derive(Default)]
-pub struct Slab {
+pub(crate) struct Slab {
     map: Option<MmapMut>,
 }
 
 impl Slab {
     /// Bytes held.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.map.as_ref().map_or(0, |map| map.len())
     }
 
     /// The first `bytes` bytes, after growing if need be. What was there before may be gone.
-    pub fn at_least(&mut self, bytes: usize) -> Result<&mut [u8], Fault> {
+    pub(crate) fn at_least(&mut self, bytes: usize) -> Result<&mut [u8], Fault> {
         if self.len() < bytes {
             // The old mapping goes first, so that both never exist at once.
             self.map = None;
@@ -79,7 +79,7 @@ impl Slab {
 
     /// All bytes as elements of `pixel_type`.
     #[must_use]
-    pub fn pixels(&self, pixel_type: PixelType) -> Pixels<'_> {
+    pub(crate) fn pixels(&self, pixel_type: PixelType) -> Pixels<'_> {
         let bytes: &[u8] = self.map.as_deref().unwrap_or(&[]);
         match pixel_type {
             PixelType::U8 => Pixels::U8(bytes),
@@ -143,7 +143,7 @@ impl BatchMemory {
     }
 
     /// Adds memory for rows of no fixed length, and gives its number.
-    pub fn add_tail(&self, tail: Arc<BatchMemory>) -> u64 {
+    pub(crate) fn add_tail(&self, tail: Arc<BatchMemory>) -> u64 {
         let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
         tails.push(tail);
         tails.len() as u64 - 1
@@ -156,19 +156,19 @@ impl BatchMemory {
     }
 
     /// Takes out the memory that was added.
-    pub fn take_tails(&mut self) -> Vec<Arc<BatchMemory>> {
+    pub(crate) fn take_tails(&mut self) -> Vec<Arc<BatchMemory>> {
         std::mem::take(self.tails.get_mut().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// How many pieces of memory were added.
     #[must_use]
-    pub fn tail_count(&self) -> usize {
+    pub(crate) fn tail_count(&self) -> usize {
         self.tails.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Bytes of the memory that was added.
     #[must_use]
-    pub fn tail_bytes(&self) -> u64 {
+    pub(crate) fn tail_bytes(&self) -> u64 {
         let tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
         tails.iter().map(|tail| tail.len() as u64).sum()
     }
@@ -190,7 +190,7 @@ impl BatchMemory {
     /// If the range does not lie inside the memory.
     #[allow(clippy::mut_from_ref)]
     #[must_use]
-    pub unsafe fn range_mut(&self, start: usize, len: usize) -> &mut [u8] {
+    pub(crate) unsafe fn range_mut(&self, start: usize, len: usize) -> &mut [u8] {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.bytes));
         // SAFETY: inside the mapping by the check above; exclusive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().add(start), len) }

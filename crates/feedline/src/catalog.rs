@@ -229,12 +229,12 @@ impl Entry {
 
 /// A checksum as it is written.
 #[must_use]
-pub fn show_checksum(xxh3: u64) -> String {
+pub(crate) fn show_checksum(xxh3: u64) -> String {
     format!("{xxh3:016x}")
 }
 
 /// A small text file as a whole. More than `most` bytes are an error, as is anything but a file.
-pub fn read_text(path: &Path, most: u64) -> std::io::Result<String> {
+pub(crate) fn read_text(path: &Path, most: u64) -> std::io::Result<String> {
     let mut text = String::new();
     let read = Reader::new(Local.open(path)?).take(most + 1).read_to_string(&mut text)?;
     match read as u64 > most {
@@ -244,7 +244,7 @@ pub fn read_text(path: &Path, most: u64) -> std::io::Result<String> {
 }
 
 /// The same for the files of work in progress.
-pub fn read_note(path: &Path) -> std::io::Result<String> {
+pub(crate) fn read_note(path: &Path) -> std::io::Result<String> {
     read_text(path, LARGEST)
 }
 
@@ -293,7 +293,7 @@ fn damaged(path: &Path, problem: impl std::fmt::Display) -> Error {
 }
 
 /// True for a path that leads from a folder to something below it, and not out of it.
-pub fn is_inside(path: &Path) -> bool {
+pub(crate) fn is_inside(path: &Path) -> bool {
     let mut parts = path.components().peekable();
     parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }
@@ -315,7 +315,7 @@ impl Catalog {
     }
 
     /// The same for a folder of any store.
-    pub fn read_in(store: &dyn Store, folder: &Path) -> Result<Option<Catalog>> {
+    pub(crate) fn read_in(store: &dyn Store, folder: &Path) -> Result<Option<Catalog>> {
         let path = folder.join(FILE);
         let file = match store.open(&path) {
             Ok(file) => file,
@@ -390,7 +390,7 @@ impl Catalog {
 
     /// Why the description in `folder` is not the one that was written; `None` if it is, or has no
     /// checksum of its own.
-    pub fn check_description(folder: &Path) -> Result<Option<String>> {
+    pub(crate) fn check_description(folder: &Path) -> Result<Option<String>> {
         let path = folder.join(FILE);
         let text = read_text(&path, LARGEST).map_err(failed("cannot read", &path))?;
         let mut value: Value =
@@ -409,7 +409,7 @@ impl Catalog {
     }
 
     /// The same for a folder of any store.
-    pub fn files_in(
+    pub(crate) fn files_in(
         &self,
         store: &dyn Store,
         folder: &Path,
@@ -437,7 +437,7 @@ fn own_checksum(description: &Value) -> String {
 }
 
 /// Writes the list of files, and gives its checksum and the bytes of all of them.
-pub fn write_list(
+pub(crate) fn write_list(
     folder: &Path,
     entries: &mut dyn Iterator<Item = Entry>,
 ) -> Result<(String, u64)> {

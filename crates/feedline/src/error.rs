@@ -130,7 +130,7 @@ impl DeviceError {
 
     /// Whether the device has no memory left.
     #[must_use]
-    pub fn is_out_of_memory(&self) -> bool {
+    pub(crate) fn is_out_of_memory(&self) -> bool {
         self.code() == Some(2)
     }
 }
@@ -245,6 +245,7 @@ impl std::fmt::Display for Stage {
 /// One sample's failure, with its name.
 #[derive(Debug, thiserror::Error)]
 #[error("sample {index}{}: cannot {stage}: {fault}", place(path, *offset))]
+#[non_exhaustive]
 pub struct SampleError {
     /// The sample's number in its source.
     pub index: u64,
@@ -262,6 +263,12 @@ pub struct SampleError {
 }
 
 impl SampleError {
+    /// Sample `index` of the first source failed in `stage`.
+    #[must_use]
+    pub fn new(index: u64, stage: Stage, fault: Fault) -> SampleError {
+        SampleError { index, source_number: 0, path: None, offset: None, stage, fault }
+    }
+
     /// As plain data: a line of a quarantine file, an entry of a report.
     #[must_use]
     pub fn to_value(&self) -> serde_json::Value {
@@ -310,7 +317,7 @@ pub enum Fault {
         format: &'static str,
         /// What is wrong.
         reason: String,
-        /// Byte offset of the trouble inside the sample, where the decoder tells.
+        /// Byte offset of the trouble inside the sample, where the decoder reports it.
         offset: Option<u64>,
     },
     /// Whole, but not something this build can decode.

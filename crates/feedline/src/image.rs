@@ -14,7 +14,7 @@ use crate::error::Fault;
 
 /// A rectangle of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub struct Region {
     /// The first row.
     pub top: usize,
     /// The first column.
@@ -35,14 +35,14 @@ pub struct Excerpt {
     /// One pixel at hand stands for so many of the whole image, across and down.
     pub reduction: usize,
     /// Where they lie in the reduced image.
-    pub part: Part,
+    pub part: Region,
 }
 
 impl Excerpt {
     /// All of an image, at its own size.
     #[must_use]
     pub fn whole(height: usize, width: usize) -> Self {
-        Excerpt { height, width, reduction: 1, part: Part { top: 0, left: 0, height, width } }
+        Excerpt { height, width, reduction: 1, part: Region { top: 0, left: 0, height, width } }
     }
 
     /// True if all of the image is at hand.
@@ -53,8 +53,8 @@ impl Excerpt {
 
     /// True if it is of an image of this size, has pixels, and none beyond the image.
     #[must_use]
-    pub fn lies_in(&self, height: usize, width: usize) -> bool {
-        let Part { top, left, height: rows, width: columns } = self.part;
+    pub(crate) fn lies_in(&self, height: usize, width: usize) -> bool {
+        let Region { top, left, height: rows, width: columns } = self.part;
         matches!(self.reduction, 1 | 2 | 4 | 8)
             && (self.height, self.width) == (height, width)
             && (rows > 0 && top + rows <= height.div_ceil(self.reduction))
@@ -63,14 +63,19 @@ impl Excerpt {
 
     /// What lies around `part` of the whole image, reduced.
     #[must_use]
-    pub fn around(height: usize, width: usize, part: Part, reduction: usize) -> Self {
+    pub fn around(height: usize, width: usize, part: Region, reduction: usize) -> Self {
         let range = |start: usize, length: usize| {
             let first = start / reduction;
             (first, (start + length).div_ceil(reduction) - first)
         };
         let ((top, rows), (left, columns)) =
             (range(part.top, part.height), range(part.left, part.width));
-        Excerpt { height, width, reduction, part: Part { top, left, height: rows, width: columns } }
+        Excerpt {
+            height,
+            width,
+            reduction,
+            part: Region { top, left, height: rows, width: columns },
+        }
     }
 }
 
@@ -166,13 +171,13 @@ impl View {
     }
 
     /// Mirrors left and right.
-    pub fn flip_horizontal(&mut self) {
+    pub(crate) fn flip_horizontal(&mut self) {
         self.start = self.at(0, self.width.saturating_sub(1), 0);
         self.column = -self.column;
     }
 
     /// Mirrors top and bottom.
-    pub fn flip_vertical(&mut self) {
+    pub(crate) fn flip_vertical(&mut self) {
         self.start = self.at(self.height.saturating_sub(1), 0, 0);
         self.row = -self.row;
     }
@@ -184,7 +189,7 @@ impl View {
     }
 
     /// Turns the image as an EXIF orientation (1 to 8) asks; other values leave it as it is.
-    pub fn orient(&mut self, orientation: u8) {
+    pub(crate) fn orient(&mut self, orientation: u8) {
         if matches!(orientation, 5..=8) {
             self.transpose();
         }
@@ -198,7 +203,7 @@ impl View {
 
     /// True when rows lie one after the other with interleaved pixels, left to right.
     #[must_use]
-    pub fn is_interleaved(&self) -> bool {
+    pub(crate) fn is_interleaved(&self) -> bool {
         self.channel == 1 && self.column == self.channels as isize && self.row > 0
     }
 
@@ -307,7 +312,7 @@ impl Scratch {
     /// Bytes held at most after a sample that takes `decoded` for its pixels and `rest` for what
     /// is made of them: each piece of memory stays as large as its largest user.
     #[must_use]
-    pub fn held_after(&self, decoded: usize, rest: usize) -> usize {
+    pub(crate) fn held_after(&self, decoded: usize, rest: usize) -> usize {
         let first = self.slabs[0].len();
         first.max(decoded).saturating_add(rest.max(self.held() - first))
     }
@@ -358,8 +363,12 @@ impl<'a> Image<'a> {
     }
 
     /// The same, when only an excerpt was written.
-    pub fn decoded_excerpt(scratch: &'a mut Scratch, excerpt: Excerpt, channels: usize) -> Self {
-        let Part { height, width, .. } = excerpt.part;
+    pub(crate) fn decoded_excerpt(
+        scratch: &'a mut Scratch,
+        excerpt: Excerpt,
+        channels: usize,
+    ) -> Self {
+        let Region { height, width, .. } = excerpt.part;
         let mut image = Image::decoded(scratch, height, width, channels);
         image.excerpt = Some(excerpt);
         image
@@ -392,13 +401,13 @@ impl<'a> Image<'a> {
 
     /// The same pixels as an excerpt of an image.
     #[must_use]
-    pub fn as_excerpt(mut self, excerpt: Excerpt) -> Self {
+    pub(crate) fn with_excerpt(mut self, excerpt: Excerpt) -> Self {
         self.excerpt = Some(excerpt).filter(|excerpt| !excerpt.is_whole());
         self
     }
 
     /// What the view sees is from now on the whole image.
-    pub fn set_whole(&mut self) {
+    pub(crate) fn set_whole(&mut self) {
         self.excerpt = None;
     }
 
@@ -409,7 +418,7 @@ impl<'a> Image<'a> {
     }
 
     /// The view, to crop or flip it.
-    pub fn view_mut(&mut self) -> &mut View {
+    pub(crate) fn view_mut(&mut self) -> &mut View {
         &mut self.view
     }
 
@@ -429,7 +438,10 @@ impl<'a> Image<'a> {
     }
 
     /// Lends the present elements and the worker's memory for resizing, to write elsewhere.
-    pub fn with_workspace<T>(&mut self, use_it: impl FnOnce(Pixels<'_>, &mut Workspace) -> T) -> T {
+    pub(crate) fn with_workspace<T>(
+        &mut self,
+        use_it: impl FnOnce(Pixels<'_>, &mut Workspace) -> T,
+    ) -> T {
         let Scratch { slabs, workspace, .. } = &mut *self.scratch;
         let pixels = match self.backing {
             Backing::Borrowed(pixels) => pixels,
@@ -440,7 +452,7 @@ impl<'a> Image<'a> {
 
     /// The bytes that [`Image::view`] looks at, to be changed where they lie; `None` when they
     /// belong to somebody else.
-    pub fn own_bytes(&mut self) -> Option<&mut [u8]> {
+    pub(crate) fn own_bytes(&mut self) -> Option<&mut [u8]> {
         match self.backing {
             Backing::Borrowed(_) => None,
             Backing::Slab(at) => {

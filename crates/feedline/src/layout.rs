@@ -87,7 +87,7 @@ impl BatchLayout {
 
     /// Adds a field whose rows are dense but lie in another order of axes.
     #[must_use]
-    pub fn push_strided(
+    pub(crate) fn push_strided(
         &mut self,
         name: &str,
         dtype: DType,
@@ -114,18 +114,17 @@ impl BatchLayout {
 
     /// Adds a field whose rows have no length in common.
     #[must_use]
-    pub fn push_variable(&mut self, name: &str, dtype: DType, variable: Variable) -> Option<()> {
+    pub(crate) fn push_variable(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        variable: Variable,
+    ) -> Option<()> {
         self.push(name, DType::U64, &[3 + variable.axes()])?;
         let field = self.fields.last_mut()?;
         (field.dtype, field.variable) = (dtype, Some(variable));
         (field.shape, field.strides) = (Vec::new(), Vec::new());
         Some(())
-    }
-
-    /// True if some field's rows have no length in common.
-    #[must_use]
-    pub fn has_variable(&self) -> bool {
-        self.fields.iter().any(|field| field.variable.is_some())
     }
 
     /// The fields in order.

@@ -8,8 +8,8 @@
 //! ```
 //! use feedline::{Loader, spec::OpSpec};
 //! # let photos = std::env::temp_dir().join(format!("feedline-manual-{}", std::process::id()));
-//! # feedline::pack::SamplePhotos { count: 12, classes: 3, mean_width: 64, mean_height: 48, ..Default::default() }
-//! #     .write(&photos, &|_| ())?;
+//! # feedline_sample_photos::SamplePhotos { count: 12, classes: 3, mean_width: 64, mean_height: 48, ..Default::default() }
+//! #     .write(&photos, &|_| ()).unwrap();
 //! let mut loader = Loader::builder(&photos)
 //!     .transform(OpSpec::new("RandomResizedCrop").with("size", 32))
 //!     .transform(OpSpec::new("RandomHorizontalFlip"))
@@ -78,48 +78,119 @@
 //! [`Error::Sample`] with its path, offset and reason, or with [`spec::OnError::Skip`] another
 //! sample in its place.
 
+// What only the formats use that a build leaves out.
+#![cfg_attr(not(feature = "full"), allow(dead_code, unused_imports))]
+
+#[cfg(not(any(feature = "libjpeg-turbo", feature = "rust-jpeg")))]
+compile_error!("JPEGs need one of the features rust-jpeg (a default) and libjpeg-turbo");
+
 mod buffer;
 mod canonical;
 mod catalog;
 mod collate;
-pub mod decode;
+mod decode;
 pub mod deliver;
-pub mod engine;
+mod engine;
 pub mod error;
 mod guard;
-pub mod image;
-pub mod layout;
-pub mod observe;
-pub mod order;
+mod image;
+mod layout;
+mod observe;
+mod order;
 mod output_file;
 pub mod pack;
-pub mod random;
+mod random;
 pub mod sample;
 pub mod source;
 pub mod spec;
 pub mod store;
-pub mod transform;
-pub mod tune;
+mod transform;
+mod tune;
 
-/// What only this project's own crates (command, pages, Python package) use. It may change in any
-/// release.
+pub use deliver::Batch;
+pub use engine::{Builder, DeviceLoader, Epoch, Loader};
+pub use error::{DeviceError, Error, Fault, Result, SampleError, SpecError};
+pub use layout::{BatchField, Variable};
+pub use order::State;
+pub use spec::Spec;
+
+/// What [`Loader::stats`] and [`Loader::monitor`] report.
+pub mod stats {
+    pub use crate::engine::{FlowStats, Monitor, Stats};
+    pub use crate::observe::{Activity, PartStats, PlaceStats, Quantiles, Span, WorkStats};
+    pub use crate::tune::{Decision, Knob, Tuning};
+}
+
+/// What only this project's own crates (command, pages, Python package), tests and benchmarks use.
+/// It may change in any release.
 #[doc(hidden)]
 pub mod internals {
     /// What a packed set says of itself.
     pub mod catalog {
         pub use crate::catalog::*;
     }
+    pub mod decode {
+        pub use crate::decode::*;
+    }
+    pub mod engine {
+        pub use crate::engine::*;
+    }
+    pub mod image {
+        pub use crate::image::*;
+    }
+    pub mod layout {
+        pub use crate::layout::*;
+    }
+    pub mod order {
+        pub use crate::order::*;
+    }
+    pub mod observe {
+        pub use crate::observe::*;
+    }
     /// Files that a run writes, never through a link.
     pub mod output_file {
         pub use crate::output_file::*;
     }
+    pub mod pack {
+        pub use crate::pack::create;
+        pub use crate::pack::temporary::TemporaryFolder;
+        pub mod files {
+            pub use crate::pack::files::*;
+        }
+        pub mod jpeg {
+            pub use crate::pack::jpeg::*;
+        }
+        pub mod raw {
+            pub use crate::pack::raw::*;
+        }
+        pub mod record {
+            pub use crate::pack::record::*;
+        }
+        pub mod recut {
+            pub use crate::pack::recut::*;
+        }
+        pub mod shards {
+            pub use crate::pack::shards::*;
+        }
+    }
+    pub mod random {
+        pub use crate::random::*;
+    }
+    pub mod spec {
+        pub mod read {
+            pub use crate::spec::read::*;
+        }
+        pub mod show {
+            pub use crate::spec::show::*;
+        }
+    }
+    pub mod transform {
+        pub use crate::transform::*;
+    }
+    pub mod tune {
+        pub use crate::tune::*;
+    }
 }
-
-pub use deliver::Batch;
-pub use engine::{Builder, DeviceLoader, Loader};
-pub use error::{DeviceError, Error, Fault, Result, SampleError, SpecError};
-pub use order::State;
-pub use spec::Spec;
 
 /// The README's Rust code, compiled with the tests.
 #[cfg(doctest)]

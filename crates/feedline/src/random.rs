@@ -18,7 +18,7 @@ pub fn key(seed: u64, epoch: u64, purpose: u64) -> u64 {
 /// The draws that one op makes for one sample.
 ///
 /// ```
-/// use feedline::random::Draws;
+/// use feedline::internals::random::Draws;
 /// let mut a = Draws::new(7, 0, 42, 1);
 /// let mut b = Draws::new(7, 0, 42, 1);
 /// assert_eq!(a.uniform(0.0, 1.0), b.uniform(0.0, 1.0));

@@ -1,9 +1,11 @@
 //! What flows: element types, fields, and where a sample's bytes lie.
 
+mod image_format;
 mod raw_index;
 
 use std::path::Path;
 
+pub use image_format::{EXTENSIONS, ImageFormat};
 pub use raw_index::{RawIndex, RawRecord};
 
 use crate::error::Fault;
@@ -113,6 +115,7 @@ pub struct Field {
 
 /// What a source holds for a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FieldKind {
     /// An encoded image; its size is known only after a look at its header.
     EncodedImage,
@@ -148,9 +151,21 @@ impl FieldKind {
         FieldKind::Array { dtype, shape: Vec::new() }
     }
 
+    /// What its values are, in words; an array's are those of its type.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            FieldKind::EncodedImage => "encoded image",
+            FieldKind::Pixels { .. } => "uint8 pixels",
+            FieldKind::Array { dtype, .. } | FieldKind::Ragged { dtype, .. } => dtype.name(),
+            FieldKind::Bytes => "bytes",
+            FieldKind::Text => "text",
+        }
+    }
+
     /// True when samples differ in how many bytes they have, and are not decoded to one size.
     #[must_use]
-    pub fn is_variable(&self) -> bool {
+    pub(crate) fn is_variable(&self) -> bool {
         matches!(self, FieldKind::Ragged { .. } | FieldKind::Bytes | FieldKind::Text)
     }
 }
@@ -218,7 +233,7 @@ pub trait Room {
         &mut []
     }
 
-    /// The shape of what is written next, told before [`Room::make`] where a field is
+    /// The shape of what is written next, given before [`Room::make`] where a field is
     /// [`FieldKind::Ragged`] with other than one axis.
     fn shape(&mut self, _shape: &[usize]) {}
 
@@ -243,7 +258,7 @@ impl Default for Grown {
 impl Grown {
     /// More than `limit` bytes are refused.
     #[must_use]
-    pub fn at_most(limit: u64) -> Self {
+    pub(crate) fn at_most(limit: u64) -> Self {
         Grown { bytes: Vec::new(), limit }
     }
 }

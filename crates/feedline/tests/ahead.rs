@@ -1,20 +1,18 @@
 //! Hints to the store: in the known order, ahead of the reads, only while reads are slow.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::support::{Folder, ends, over_local, photos, rows};
 use feedline::sample::Location;
 use feedline::sample::Room;
 use feedline::spec::OpSpec;
 use feedline::store::{Hint, Local, Store};
 use feedline::{Builder, Fault, Loader};
-use support::{Folder, over_local, photos, rows};
 
 /// The larger of four batches of 8 and 256 samples.
 const WINDOW: usize = 256;
@@ -134,7 +132,7 @@ fn quick_reads_bring_no_hints() {
 }
 
 #[test]
-fn dropping_a_loader_is_quick_even_while_hints_hang() {
+fn dropping_a_loader_does_not_wait_for_hints_that_hang() {
     let folder = Folder::new("hang");
     photos(&folder, 1, 100);
     let slow = Slow::new(2);
@@ -142,8 +140,6 @@ fn dropping_a_loader_is_quick_even_while_hints_hang() {
     let mut loader = loader(&folder).num_workers(2).store(slow.clone()).build().unwrap();
     assert_eq!(loader.epoch().take(8).filter(|batch| batch.is_ok()).count(), 8);
     assert_eq!(slow.hints.lock().unwrap().len(), 4, "each thread hangs in its first");
-    let began = Instant::now();
-    drop(loader);
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    ends(move || drop(loader));
     slow.hang.store(false, Ordering::Release);
 }

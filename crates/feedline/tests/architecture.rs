@@ -28,8 +28,8 @@ const FOUNDATION: [&str; 13] = [
 /// The only modules that may know all the stages, besides the crate's root.
 const CONDUCTORS: [&str; 2] = ["engine", "loader"];
 
-/// Crates of the front ends, which the engine crate must not know.
-const FRONT_END_CRATES: [&str; 9] = [
+/// Crates of the front ends, which the engine crate must not know; its tests use the photos.
+const FRONT_END_CRATES: [&str; 10] = [
     "pyo3",
     "numpy",
     "dlpark",
@@ -38,6 +38,7 @@ const FRONT_END_CRATES: [&str; 9] = [
     "axum",
     "plotters",
     "feedline_cli",
+    "feedline_sample_photos",
     "feedline_view",
 ];
 
@@ -504,6 +505,15 @@ fn the_engine_crate_depends_on_no_front_end() {
 }
 
 #[test]
+fn the_sample_photos_know_no_other_crate_of_the_project() {
+    let path = repository().join("crates/feedline-sample-photos/Cargo.toml");
+    let manifest: toml::Table = fs::read_to_string(path).unwrap().parse().unwrap();
+    let dependencies = manifest["dependencies"].as_table().unwrap();
+    assert!(dependencies.keys().all(|name| !name.starts_with("feedline")), "{dependencies}");
+    assert!(!manifest.contains_key("dev-dependencies"));
+}
+
+#[test]
 fn unsafe_stays_in_its_modules() {
     let document = fs::read_to_string(repository().join("ARCHITECTURE.md")).unwrap();
     none(misplaced_unsafe(&files_below("crates", ".rs"), &listed_unsafe_modules(&document)));
@@ -610,4 +620,22 @@ fn planted_unsafe_and_names_are_found() {
     let paths =
         ["crates/x/src/utils/mod.rs", "python/feedline/helpers.py", "crates/x/src/commonest.rs"];
     assert_eq!(empty_names(paths.into_iter()).len(), 2);
+}
+
+/// Cargo does not look for tests by itself where several files are one binary.
+#[test]
+fn every_file_of_tests_is_part_of_a_binary() {
+    for name in ["feedline", "feedline-cli"] {
+        let folder = repository().join("crates").join(name);
+        let suite = fs::read_to_string(folder.join("tests/suite.rs")).unwrap();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        for entry in fs::read_dir(folder.join("tests")).unwrap() {
+            let path = entry.unwrap().path();
+            let file = path.file_stem().unwrap().to_str().unwrap();
+            let known = suite.contains(&format!("\nmod {file};"))
+                || manifest.contains(&format!("[[test]]\nname = \"{file}\""));
+            let is_source = path.extension().is_some_and(|ending| ending == "rs");
+            assert!(known || !is_source, "{name}: {file}.rs is not run");
+        }
+    }
 }

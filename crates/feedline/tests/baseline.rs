@@ -6,10 +6,10 @@
 mod damaged;
 
 use damaged::{SUBSAMPLINGS, picture};
-use feedline::decode::{ColorMode, DecodeOptions, Decoder, probe};
-use feedline::image::{Excerpt, Part, Pixels, Scratch};
-use feedline::pack::jpeg::{Encoder, Subsampling};
-use feedline::random::Draws;
+use feedline::internals::decode::{ColorMode, DecodeOptions, Decoder, probe};
+use feedline::internals::image::{Excerpt, Pixels, Region, Scratch};
+use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::random::Draws;
 
 /// A filled byte between two markers is allowed and means nothing, but it is not plain: such a
 /// file is decoded by the library.
@@ -55,7 +55,7 @@ fn whole_images_and_parts_equal_the_library_to_the_bit() {
         for _ in 0..12 {
             let (h, w) =
                 (1 + draws.below(height as u64) as usize, 1 + draws.below(width as u64) as usize);
-            let part = Part {
+            let part = Region {
                 top: draws.below((height - h) as u64 + 1) as usize,
                 left: draws.below((width - w) as u64 + 1) as usize,
                 height: h,
@@ -68,7 +68,7 @@ fn whole_images_and_parts_equal_the_library_to_the_bit() {
                 excerpt == wanted || tiny,
                 "{number}: {kind:?} {width} x {height} was not plain"
             );
-            let Part { top, left, height: rows, width: columns } = excerpt.part;
+            let Region { top, left, height: rows, width: columns } = excerpt.part;
             assert_eq!(some.len(), rows * columns * mode.channels());
             for row in part.top..part.top + part.height {
                 let line = |image: &[u8], top: usize, left: usize, width: usize| {

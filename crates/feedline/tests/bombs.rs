@@ -11,7 +11,7 @@ mod crafted;
 mod reading;
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow_schema::Field;
 use counting::{Counting, measured};
-use feedline::engine::opening;
+use feedline::internals::engine::opening;
 use feedline::source;
 use feedline::spec::{SourceFormat, SourceKind, Spec};
 use feedline::store::{Files, Store};
@@ -81,7 +81,7 @@ fn bytes_below(path: &Path) -> u64 {
 /// What opening says if it fails.
 fn refusal(format: SourceFormat, path: &Path) -> Option<String> {
     let kind = SourceKind::Format { format, path: path.to_owned(), fields: Vec::new() };
-    let spec = Spec { memory: Some(MEMORY), ..Spec::default() };
+    let spec = Spec::default().with(|spec| spec.memory = Some(MEMORY));
     let store: Arc<dyn Store> = Arc::new(Files::default());
     source::open(&kind, &opening(&spec, &store)).err().map(|error| error.to_string())
 }
@@ -367,23 +367,36 @@ fn chunks_of_zarr_are_bounded() {
     let _ = defused(SourceFormat::Zarr, &shelf.folder.join("sharded.zarr"));
 }
 
+/// A file of one chunk of a thousand equal rows.
+fn hdf5_rows(path: &Path, row: &[u8]) {
+    use feedline::internals::pack::record::{Given, Record, WriteOptions};
+    use feedline::sample::{DType, Field, FieldKind};
+    let kind = FieldKind::Array { dtype: DType::U8, shape: vec![row.len()] };
+    let options = WriteOptions {
+        compression: Some("gzip".to_owned()),
+        level: Some(1),
+        block_samples: Some(1000),
+    };
+    let fields = [Field { name: "x".to_owned(), kind }];
+    let mut writer =
+        feedline::internals::pack::create(SourceFormat::Hdf5, path, &fields, &options).unwrap();
+    for _ in 0..1000 {
+        let values = [Given { bytes: row, shape: &[row.len()] }];
+        writer.put(&Record { key: "", values: &values }).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
 #[test]
 fn chunks_of_hdf5_are_bounded() {
     let shelf = Shelf::new("hdf5");
-    for (name, written) in [("empty.h5", false), ("zeros.h5", true)] {
-        let path = shelf.folder.join(name);
-        let file = hdf5_metno::File::create(&path).unwrap();
-        let shape = (1000, ZEROS / 1000);
-        let builder = file.new_dataset::<u8>().shape(shape).chunk(shape).deflate(1);
-        let set = builder.create("x").unwrap();
-        if written {
-            set.write(&ndarray::Array2::<u8>::zeros(shape)).unwrap();
-        }
-        // All of them keep the file open, and what is in it unwritten.
-        drop((set, builder));
-        file.close().unwrap();
+    let path = shelf.folder.join("zeros.h5");
+    let zeros = vec![0; ZEROS / 1000];
+    hdf5_rows(&path, &zeros);
+    let empty = include_bytes!("fixtures/empty.h5");
+    for (path, written) in [(shelf.write("empty.h5", empty), false), (path, true)] {
         // Rows that were never written are their fill value, in blocks of any size.
-        assert_eq!(defused(SourceFormat::Hdf5, &path) == 0, written, "{name}");
+        assert_eq!(defused(SourceFormat::Hdf5, &path) == 0, written, "{}", path.display());
     }
 }
 
@@ -599,7 +612,7 @@ fn blocks_that_are_larger_than_they_say_take_turns() {
         path: path.clone(),
         fields: Vec::new(),
     };
-    let spec = Spec { memory: Some(MEMORY), ..Spec::default() };
+    let spec = Spec::default().with(|spec| spec.memory = Some(MEMORY));
     struct Small;
     impl feedline::sample::Room for Small {
         fn make(&mut self, _: u64) -> Result<&mut [u8], feedline::Fault> {
@@ -691,12 +704,7 @@ fn stored_members_of_npz_are_counted_before_they_are_read() {
 fn stored_chunks_of_hdf5_are_counted_before_they_are_read() {
     let shelf = Shelf::new("hdf5-hole");
     let path = shelf.folder.join("hole.h5");
-    let file = hdf5_metno::File::create(&path).unwrap();
-    let builder = file.new_dataset::<u8>().shape((1000, 8)).chunk((1000, 8)).deflate(1);
-    let set = builder.create("x").unwrap();
-    set.write(&ndarray::Array2::<u8>::ones((1000, 8))).unwrap();
-    drop((set, builder));
-    file.close().unwrap();
+    hdf5_rows(&path, &[1; 8]);
     let read = defused(SourceFormat::Hdf5, &path);
     assert!(read > 0, "{:?}", refusal(SourceFormat::Hdf5, &path));
     let mut bytes = fs::read(&path).unwrap();
@@ -743,16 +751,10 @@ fn frames_of_lz4_in_parquet_are_counted_before_they_are_unpacked() {
 #[test]
 fn lists_of_hdf5s_chunks_are_counted() {
     let shelf = Shelf::new("hdf5-chunks");
-    let path = shelf.folder.join("chunks.h5");
-    let mut builder = hdf5_metno::FileBuilder::new();
-    builder.with_fapl(|list| list.libver_latest());
-    let file = builder.create(&path).unwrap();
-    let rows = 3_500_000;
-    let builder = file.new_dataset::<u8>().shape(rows).chunk(1);
-    let builder = builder.alloc_time(Some(hdf5_metno::plist::dataset_create::AllocTime::Early));
-    drop(builder.create("x").unwrap());
-    drop(builder);
-    file.close().unwrap();
+    let mut bytes = Vec::new();
+    let packed = &include_bytes!("fixtures/chunks.h5.gz")[..];
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+    let path = shelf.write("chunks.h5", &bytes);
     assert_eq!(defused(SourceFormat::Hdf5, &path), 0);
     let error = refusal(SourceFormat::Hdf5, &path).unwrap();
     assert!(error.contains("chunks") && error.contains("more memory"), "{error}");

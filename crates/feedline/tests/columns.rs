@@ -1,20 +1,18 @@
 //! Parquet, Arrow, CSV and JSONL: what is written comes back, and damage does no harm.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use feedline::engine::opening;
-use feedline::pack::record::{Given, Record, WriteOptions};
+use crate::support::{Folder, jpeg};
+use feedline::internals::engine::opening;
+use feedline::internals::pack::record::{Given, Record, WriteOptions};
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{FieldChoice, FieldRole, SourceFormat, SourceKind, Spec};
 use feedline::store::{Files, Store};
 use feedline::{Fault, Result, pack};
-use support::{Folder, jpeg};
 
 const ROWS: usize = 40;
 
@@ -63,7 +61,9 @@ fn open(format: SourceFormat, path: &Path, fields: &[FieldChoice]) -> Result<Arc
 }
 
 fn choice(column: &str, role: Option<FieldRole>) -> FieldChoice {
-    FieldChoice { name: column.to_owned(), column: column.to_owned(), role }
+    let mut choice = FieldChoice::new(column, column);
+    choice.role = role;
+    choice
 }
 
 fn fields() -> Vec<Field> {
@@ -137,11 +137,11 @@ fn what_is_written_comes_back() {
         assert_eq!(source.fields(), fields(), "{path:?}");
         for row in (0..ROWS).rev() {
             for (at, (expected, shape)) in sample(row).into_iter().enumerate() {
-                let (found, told) = bytes(&*source, row as u64, at).unwrap();
+                let (found, given) = bytes(&*source, row as u64, at).unwrap();
                 assert_eq!(found, expected, "{path:?}, row {row}, {}", fields()[at].name);
                 // Lists without elements do not say how long their other axes would be.
-                if !told.is_empty() && !expected.is_empty() {
-                    assert_eq!(told, shape);
+                if !given.is_empty() && !expected.is_empty() {
+                    assert_eq!(given, shape);
                 }
             }
         }
@@ -296,7 +296,7 @@ fn tables_of_text_are_typed_over_all_rows() {
         assert!(error.contains(expected), "{error}");
     }
     let error = open(SourceFormat::Csv, &path, &[choice("nme", None)]).err().unwrap();
-    assert!(error.to_string().contains("did you mean name?"), "{error}");
+    assert!(error.to_string().contains("did you mean \"name\"?"), "{error}");
 }
 
 #[test]

@@ -2,16 +2,14 @@
 //! interruptions, the rows are those of one uninterrupted thread.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use feedline::random::Draws;
+use crate::support::{Folder, arrays, jpeg, photos, rows};
+use feedline::internals::random::Draws;
 use feedline::spec::{
     CacheSpec, DecodeSpec, LastBatch, OnError, OpSpec, SourceKind, SourceSpec, Subset, Weights,
 };
 use feedline::{Builder, Loader, State};
-use support::{Folder, arrays, jpeg, photos, rows};
 
 /// Cases to try; some draw settings that are refused, and 2,000 must be left.
 const CASES: u64 = 2600;
@@ -100,7 +98,7 @@ impl Case<'_> {
             6 => builder.subset(Subset::parse("1::2").unwrap()).shuffle(true),
             _ => builder,
         };
-        let decode = DecodeSpec { exact: self.exact(), ..DecodeSpec::default() };
+        let decode = DecodeSpec::default().with(|decode| decode.exact = self.exact());
         builder.seed(self.seed).last_batch(self.last).decode(decode)
     }
 }
@@ -146,7 +144,11 @@ fn interrupted(case: &Case<'_>, rank: u64, world: u64, total: u64, draws: &mut D
         if draws.chance(0.2) && case.source >= 6 {
             // Decoded images are kept whole, and so are decoded at full size.
             let decoded = draws.chance(0.5) && case.exact();
-            builder = builder.cache(CacheSpec { decoded, limit: Some(60_000), required: false });
+            builder = builder.cache(CacheSpec::default().with(|cache| {
+                cache.decoded = decoded;
+                cache.limit = Some(60_000);
+                cache.required = false;
+            }));
         }
         let mut loader = builder.build().unwrap();
         if let Some(text) = &state {

@@ -4,17 +4,15 @@
 //! the batches of two epochs. Only committed files go in, so nothing but feedline changes them.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use feedline::order::VERSION;
+use crate::support::{Folder, arrays};
+use feedline::internals::order::VERSION;
 use feedline::{Loader, Spec, State};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use support::{Folder, arrays};
 
 /// Each with `$DATA` in place of the folder of the data. Together they have every op, layout and
 /// type of elements, every kind of order, and sources that lie in files, shards, blocks and memory.

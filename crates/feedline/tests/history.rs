@@ -10,10 +10,10 @@ mod damaged;
 
 use damaged::{Kind, Seed, damaged, joined, pieces, seeds};
 use feedline::Spec;
-use feedline::decode::{DecodeOptions, Decoder, probe};
-use feedline::engine::{Given, Stages, Workbench};
-use feedline::image::{Pixels, Scratch};
-use feedline::random::Draws;
+use feedline::internals::decode::{DecodeOptions, Decoder, probe};
+use feedline::internals::engine::{Given, Stages, Workbench};
+use feedline::internals::image::{Pixels, Scratch};
+use feedline::internals::random::Draws;
 use feedline::spec::{DecodeSpec, OpSpec};
 
 fn mutations() -> u64 {
@@ -26,16 +26,22 @@ fn pipelines() -> Vec<Stages> {
     let chains = [
         (DecodeSpec::default(), vec![]),
         (
-            DecodeSpec { allow_truncated: true, ..DecodeSpec::default() },
+            DecodeSpec::default().with(|decode| decode.allow_truncated = true),
             vec![op("Resize").with("size", vec![17, 23])],
         ),
         (
-            DecodeSpec { exif_orientation: true, ..DecodeSpec::default() },
+            DecodeSpec::default().with(|decode| decode.exif_orientation = true),
             vec![op("RandomResizedCrop").with("size", 12), op("RandomHorizontalFlip"), float()],
         ),
-        (DecodeSpec { allow_damaged: true, gray: true, ..DecodeSpec::default() }, vec![]),
         (
-            DecodeSpec { exact: true, ..DecodeSpec::default() },
+            DecodeSpec::default().with(|decode| {
+                decode.allow_damaged = true;
+                decode.gray = true;
+            }),
+            vec![],
+        ),
+        (
+            DecodeSpec::default().with(|decode| decode.exact = true),
             vec![
                 op("RandomAffine").with("degrees", 20.0),
                 op("GaussianBlur").with("kernel_size", 3),
@@ -44,12 +50,19 @@ fn pipelines() -> Vec<Stages> {
             ],
         ),
         (
-            DecodeSpec { allow_truncated: true, ..DecodeSpec::default() },
+            DecodeSpec::default().with(|decode| decode.allow_truncated = true),
             vec![op("CenterCrop").with("size", 9), op("RandAugment"), op("RandomErasing")],
         ),
     ];
     let stages = chains.into_iter().map(|(decode, transforms)| {
-        Stages::new(&Spec { decode, transforms, ..Spec::default() }, 0).unwrap()
+        Stages::new(
+            &Spec::default().with(|spec| {
+                spec.decode = decode;
+                spec.transforms = transforms;
+            }),
+            0,
+        )
+        .unwrap()
     });
     stages.collect()
 }

@@ -335,5 +335,7 @@ hostile! {
     jsonl: Jsonl ["table.jsonl"];
     zarr: Zarr ["v2.zarr", "v3.zarr"];
     mds: Mds ["mds"];
+    litdata: Litdata ["litdata"];
+    raw: Auto ["raw"];
     zip: Zip ["images.zip"];
 }

@@ -2,15 +2,13 @@
 //! the fewest workers that do.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use feedline::random::Draws;
+use crate::support::{Folder, arrays, photos, rows};
+use feedline::internals::random::Draws;
+use feedline::internals::tune::Knob;
 use feedline::spec::OpSpec;
-use feedline::tune::Knob;
 use feedline::{Builder, Loader, Spec, State};
-use support::{Folder, arrays, photos, rows};
 
 fn images(folder: &Folder) -> Builder {
     Loader::builder(folder.path())
@@ -95,7 +93,7 @@ fn a_slow_trainer_needs_few_workers() {
     photos(&folder, 2, 20);
     let expected = take(&mut images(&folder).num_workers(1).build().unwrap(), 40, &mut |_| ());
     let mut loader = images(&folder).build().unwrap();
-    let cores = feedline::tune::cores();
+    let cores = feedline::internals::tune::cores();
     assert_eq!(loader.num_workers(), cores);
     let (began, mut seen) = (Instant::now(), Stream::new());
     // 5 small photos a step take a few milliseconds of work; a loaded machine has a minute.

@@ -1,22 +1,20 @@
 //! Packing again: what is gone on with, what is kept, and what is refused.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use feedline::engine::{Pack, PackOptions, Packed, Verify};
+use crate::support::Folder;
 use feedline::error::Stage;
-use feedline::pack::record::{Given, Record, WriteOptions};
-use feedline::pack::{Datum, WRITABLE, Writer, WriterOptions};
+use feedline::internals::engine::{Pack, PackOptions, Packed, Verify};
+use feedline::internals::pack::record::{Given, Record, WriteOptions};
+use feedline::pack::{Datum, Writer, WriterOptions};
 use feedline::sample::{DType, Field, FieldKind};
 use feedline::spec::{DecodeSpec, OnError, OpSpec, SourceFormat, SourceKind, Workers};
 use feedline::store::{Local, Store};
 use feedline::{Error, Loader, Spec};
-use support::Folder;
 
 fn pack(source: &Path, to: &Path, options: PackOptions) -> feedline::error::Result<Packed> {
     Pack::open(SourceKind::Path(source.to_owned()), options)?.run(to, &|_| {}, &|| false)
@@ -35,7 +33,7 @@ fn write(
     block_samples: u64,
 ) -> feedline::error::Result<()> {
     let options = WriteOptions { block_samples: Some(block_samples), ..WriteOptions::default() };
-    let mut writer = feedline::pack::create(format, path, fields, &options)?;
+    let mut writer = feedline::internals::pack::create(format, path, fields, &options)?;
     let bytes = vec![1; bytes];
     let FieldKind::Array { shape, .. } = &fields[0].kind else { panic!() };
     for _ in 0..rows {
@@ -65,14 +63,14 @@ fn memory_that_changes_the_order_makes_another_job() {
 #[test]
 fn changed_files_make_another_job() {
     let folder = Folder::new("pack-changed");
-    support::photos(&folder, 2, 3);
+    crate::support::photos(&folder, 2, 3);
     let to = Folder::new("pack-changed-to");
     for to_format in [None, Some(SourceFormat::Tar)] {
         let options = || PackOptions { to: to_format, resize: Some(16), ..PackOptions::default() };
         let to = to.path().join(format!("{to_format:?}"));
         pack(folder.path(), &to, options()).unwrap();
         assert!(pack(folder.path(), &to, options()).unwrap().kept);
-        folder.write("class0/000.jpg", &support::jpeg(99, 30, 30));
+        folder.write("class0/000.jpg", &crate::support::jpeg(99, 30, 30));
         let error = pack(folder.path(), &to, options()).unwrap_err().to_string();
         assert!(error.contains("other data"), "{error}");
     }
@@ -173,7 +171,7 @@ fn writes_more_than_a_file_may_have() {
     for (number, rows) in [(0, 10_000), (1, 2_050)] {
         let path = folder.path().join(format!("{number}.h5"));
         let written = write(SourceFormat::Hdf5, &path, (&fields, 1000), rows, 100);
-        assert!(written.unwrap_err().to_string().contains("cannot be written"));
+        assert!(written.unwrap_err().to_string().contains("cannot write"));
     }
 }
 
@@ -183,17 +181,42 @@ fn a_full_disk_is_an_error_of_hdf5_and_no_crash() {
     let done = std::process::Command::new("sh")
         .args(["-c", limited])
         .arg(std::env::current_exe().unwrap())
-        .arg("writes_more_than_a_file_may_have")
+        .arg("pack::writes_more_than_a_file_may_have")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&done.stdout).into_owned();
     assert!(done.status.success() && text.contains("1 passed"), "{:?} {text}", done.status);
 }
 
+#[test]
+fn hdf5_refuses_what_it_cannot_hold() {
+    let folder = Folder::new("pack-hdf5-refused");
+    let field = |name: &str, kind| Field { name: name.to_owned(), kind };
+    let ragged = FieldKind::Ragged { dtype: DType::U8, axes: 1 };
+    let huge = FieldKind::Array { dtype: DType::U8, shape: vec![1 << 33] };
+    let empty = FieldKind::Array { dtype: DType::U8, shape: vec![0, 1 << 33] };
+    for (fields, problem) in [
+        (vec![field("x", ragged), field("x.data", FieldKind::Bytes)], "two datasets \"x.data\""),
+        (vec![field("x", FieldKind::Text), field("x", FieldKind::Bytes)], "two datasets \"x\""),
+        (vec![field("x", huge)], "4 GB"),
+        (vec![field("x", empty)], "4 GB"),
+    ] {
+        let path = folder.path().join("set.h5");
+        let made = feedline::internals::pack::create(
+            SourceFormat::Hdf5,
+            &path,
+            &fields,
+            &Default::default(),
+        );
+        assert!(made.err().unwrap().to_string().contains(problem), "{problem}");
+        assert!(!path.exists());
+    }
+}
+
 /// A set of raw pixels, 40 x 30 each, and the file that they lie in.
 fn raw_pixels(folder: &Folder, count: u64) -> (PathBuf, PathBuf) {
     for number in 0..count {
-        let photo = support::jpeg(number, 40, 30);
+        let photo = crate::support::jpeg(number, 40, 30);
         folder.write(&format!("photos/class/{number:02}.jpg"), &photo);
     }
     let to = folder.path().join("raw");
@@ -253,7 +276,8 @@ fn pixels_that_are_cut_while_they_are_loaded_are_failed_samples_of_that_file() {
 fn pixels_that_are_cut_are_bad_samples_of_a_check() {
     let folder = Folder::new("pack-cut-check");
     let (to, pixels) = raw_pixels(&folder, 4);
-    let verify = Verify::open(&Spec { sources: vec![to.into()], ..Spec::default() }).unwrap();
+    let verify =
+        Verify::open(&Spec::default().with(|spec| spec.sources = vec![to.into()])).unwrap();
     let each = std::fs::metadata(&pixels).unwrap().len() / 4;
     let check = || {
         let mut bad = |_| std::ops::ControlFlow::Continue(());
@@ -283,7 +307,7 @@ fn packed_pixels_are_cropped_as_the_whole_images_are() {
         let hashes = |source: &Path| {
             let builder = Loader::builder(source.to_owned()).batch_size(4).shuffle(true);
             let builder = chain.iter().fold(builder, |builder, op| builder.transform(op.clone()));
-            let exact = DecodeSpec { exact: true, ..DecodeSpec::default() };
+            let exact = DecodeSpec::default().with(|decode| decode.exact = true);
             let mut loader = builder.decode(exact).build().unwrap();
             let mut all = Vec::new();
             for _ in 0..3 {
@@ -304,7 +328,7 @@ fn pack_photos(folder: &Folder, to: &Path) -> Result<Packed, String> {
 #[test]
 fn a_link_in_the_place_of_unfinished_work_is_refused() {
     let folder = Folder::new("pack-link");
-    folder.write("photos/class/1.jpg", &support::jpeg(1, 20, 20));
+    folder.write("photos/class/1.jpg", &crate::support::jpeg(1, 20, 20));
     let elsewhere = folder.path().join("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
     let to = folder.path().join("to");
@@ -338,7 +362,7 @@ fn a_link_in_the_place_of_unfinished_work_is_refused() {
 fn links_in_unfinished_work_are_refused() {
     let folder = Folder::new("pack-inner-link");
     for number in 0..3 {
-        folder.write(&format!("photos/class/{number}.jpg"), &support::jpeg(number, 20, 20));
+        folder.write(&format!("photos/class/{number}.jpg"), &crate::support::jpeg(number, 20, 20));
     }
     let precious = folder.write("precious", b"precious");
     let elsewhere = folder.path().join("elsewhere");
@@ -385,7 +409,7 @@ fn a_writer_neither_clears_nor_fills_what_a_link_leads_to() {
 #[test]
 fn a_quarantine_file_is_not_written_through_a_link() {
     let folder = Folder::new("quarantine-link");
-    support::photos(&folder, 1, 2);
+    crate::support::photos(&folder, 1, 2);
     let precious = folder.write("list/precious", b"precious");
     let link = folder.path().join("list/link");
     symlink(&precious, &link).unwrap();
@@ -402,10 +426,10 @@ fn a_quarantine_file_is_not_written_through_a_link() {
 /// Photos of which five are bad: each in its own way, with headers that are good in three.
 fn damaged_photos(folder: &Folder) {
     for number in 0..6 {
-        let photo = support::jpeg(number, 64 + number as usize, 48);
+        let photo = crate::support::jpeg(number, 64 + number as usize, 48);
         folder.write(&format!("photos/class/good{number}.jpg"), &photo);
     }
-    let whole = support::jpeg(9, 64, 48);
+    let whole = crate::support::jpeg(9, 64, 48);
     folder.write("photos/class/bad0.jpg", b"");
     folder.write("photos/class/bad1.jpg", b"<html>not found</html>");
     folder.write("photos/class/bad2.jpg", &whole[..whole.len() / 2]);
@@ -441,7 +465,7 @@ fn what_is_kept_when_bad_samples_are_left_out_can_be_decoded() {
         let to = folder.path().join(name);
         let packed = pack(&photos, &to, options).unwrap();
         assert_eq!((packed.samples, packed.left_out), (6, 5), "{name}: {:?}", packed.bad);
-        let spec = Spec { sources: vec![to.into()], ..Spec::default() };
+        let spec = Spec::default().with(|spec| spec.sources = vec![to.into()]);
         let mut bad = |_| std::ops::ControlFlow::Continue(());
         let verified = Verify::open(&spec).unwrap().run(&|_| {}, &mut bad).unwrap();
         assert_eq!((verified.samples, verified.bad), (6, 0), "{name}");
@@ -470,7 +494,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 fn the_same_data_are_packed_to_the_same_bytes() {
     let folder = Folder::new("pack-bytes");
     for number in 0..12 {
-        let photo = support::jpeg(number, 40 + number as usize, 30);
+        let photo = crate::support::jpeg(number, 40 + number as usize, 30);
         folder.write(&format!("photos/class{}/{number:02}.jpg", number % 2), &photo);
     }
     let photos = folder.path().join("photos");
@@ -492,7 +516,7 @@ fn the_same_data_are_packed_to_the_same_bytes() {
         to(SourceFormat::Arrow, false, text("zstd")),
         to(SourceFormat::Zarr, true, text("zstd")),
     ];
-    for format in WRITABLE {
+    for format in SourceFormat::writable() {
         ways.push(to(format, false, None));
         ways.push(to(format, true, None));
     }

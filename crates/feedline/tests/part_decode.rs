@@ -1,12 +1,10 @@
 //! A part of a JPEG has the very pixels that a full decode has there.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
-use feedline::decode::{ColorMode, DecodeOptions, Decoder, probe};
-use feedline::image::{Excerpt, Part, Pixels, Scratch};
-use feedline::pack::jpeg::{Encoder, Subsampling};
-use feedline::random::Draws;
+use feedline::internals::decode::{ColorMode, DecodeOptions, Decoder, probe};
+use feedline::internals::image::{Excerpt, Pixels, Region, Scratch};
+use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::random::Draws;
 
 /// Noise over gradients: every block differs from its neighbours, so a wrong one shows.
 fn image(draws: &mut Draws, width: usize, height: usize) -> Vec<u8> {
@@ -17,7 +15,7 @@ fn decode(
     decoder: &mut Decoder,
     bytes: &[u8],
     options: &DecodeOptions,
-    part: Option<Part>,
+    part: Option<Region>,
 ) -> (Excerpt, Vec<u8>) {
     let header = probe(bytes, options).unwrap();
     let wanted = part.map(|part| Excerpt::around(header.height, header.width, part, 1));
@@ -44,7 +42,7 @@ fn parts_equal_the_full_decode_to_the_bit() {
         for _ in 0..25 {
             let (h, w) =
                 (1 + draws.below(height as u64) as usize, 1 + draws.below(width as u64) as usize);
-            let part = Part {
+            let part = Region {
                 top: draws.below((height - h) as u64 + 1) as usize,
                 left: draws.below((width - w) as u64 + 1) as usize,
                 height: h,
@@ -68,11 +66,11 @@ fn parts_equal_the_full_decode_to_the_bit() {
 
 #[test]
 fn a_truncated_file_is_refused_whichever_part_is_asked_for() {
-    let bytes = support::jpeg(3, 100, 100);
+    let bytes = crate::support::jpeg(3, 100, 100);
     let cut = &bytes[..bytes.len() * 3 / 4];
     let options = DecodeOptions::default();
     let header = probe(cut, &options).unwrap();
-    let part = Part { top: 0, left: 0, height: 8, width: 8 };
+    let part = Region { top: 0, left: 0, height: 8, width: 8 };
     let part = Some(Excerpt::around(100, 100, part, 1));
     let mut scratch = Scratch::default();
     assert!(Decoder::new().decode_part(cut, &header, &options, part, &mut scratch).is_err());

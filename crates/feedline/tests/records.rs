@@ -1,22 +1,20 @@
 //! Formats that are records in files: what is written is read back, and damage is no harm.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use feedline::engine::opening;
+use crate::support::{Folder, jpeg, processor_seconds};
 use feedline::error::Result;
+use feedline::internals::engine::opening;
+use feedline::internals::pack::record::{Given, Record, WriteOptions};
 use feedline::pack;
-use feedline::pack::record::{Given, Record, WriteOptions};
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{FieldChoice, SourceFormat, SourceKind, Spec};
 use feedline::store::{Files, Store};
 use feedline::{Error, Fault};
 use std::os::unix::fs::FileExt;
-use support::{Folder, jpeg};
 
 #[derive(Default)]
 struct Taken {
@@ -36,7 +34,7 @@ impl Room for Taken {
     }
 }
 
-/// A value's bytes, and its shape if that was told.
+/// A value's bytes, and its shape if that was given.
 fn taken(source: &dyn Source, index: u64, field: usize) -> Result<Taken, Fault> {
     let mut room = Taken::default();
     match source.value(index, field)? {
@@ -54,11 +52,7 @@ fn taken(source: &dyn Source, index: u64, field: usize) -> Result<Taken, Fault> 
 }
 
 fn choose(format: SourceFormat, path: &Path, fields: &[&str]) -> Result<Arc<dyn Source>> {
-    let fields = fields.iter().map(|name| FieldChoice {
-        name: (*name).to_owned(),
-        column: (*name).to_owned(),
-        role: None,
-    });
+    let fields = fields.iter().map(|name| FieldChoice::new(*name, *name));
     let kind = SourceKind::Format { format, path: path.to_owned(), fields: fields.collect() };
     let store: Arc<dyn Store> = Arc::new(Files::default());
     source::open(&kind, &opening(&Spec::default(), &store))
@@ -168,8 +162,8 @@ fn what_is_written_is_read_back() {
                     let read = taken(&*source, n as u64, at).unwrap();
                     let (bytes, shape) = &sample(n)[number];
                     assert_eq!(&read.bytes, bytes, "{name}: {} of {n}", field.name);
-                    if let (FieldKind::Ragged { .. }, Some(told)) = (&field.kind, read.shape) {
-                        assert_eq!(&told, shape, "{name}: {} of {n}", field.name);
+                    if let (FieldKind::Ragged { .. }, Some(given)) = (&field.kind, read.shape) {
+                        assert_eq!(&given, shape, "{name}: {} of {n}", field.name);
                     }
                 }
             }
@@ -225,7 +219,7 @@ fn records_shuffle_and_resume_with_any_number_of_readers() {
 
 /// Opens a file and reads all of it; true if nothing was amiss.
 fn read_all(format: SourceFormat, path: &Path) -> bool {
-    let begun = std::time::Instant::now();
+    let begun = processor_seconds();
     let whole = match open(format, path) {
         Err(Error::Source { .. } | Error::Io { .. }) => false,
         Err(other) => panic!("{other:?}"),
@@ -234,7 +228,8 @@ fn read_all(format: SourceFormat, path: &Path) -> bool {
             (0..source.len()).all(each)
         }
     };
-    assert!(begun.elapsed().as_secs_f64() < 1.0, "{:?}", begun.elapsed());
+    let took = processor_seconds() - begun;
+    assert!(took < 1.0, "{took} s");
     whole
 }
 

@@ -1,12 +1,12 @@
 //! A JPEG with restart markers put in has the same pixels and the same metadata.
 #![allow(clippy::unwrap_used)]
 
-use feedline::decode::{DecodeOptions, Decoder, probe};
 use feedline::error::Fault;
-use feedline::image::{Pixels, Scratch};
-use feedline::pack::jpeg::{Encoder, Subsampling};
-use feedline::pack::recut::Recutter;
-use feedline::random::Draws;
+use feedline::internals::decode::{DecodeOptions, Decoder, probe};
+use feedline::internals::image::{Pixels, Scratch};
+use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::pack::recut::Recutter;
+use feedline::internals::random::Draws;
 
 const KINDS: [(Subsampling, usize); 5] = [
     (Subsampling::Full, 8),

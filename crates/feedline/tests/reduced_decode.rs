@@ -1,12 +1,12 @@
 //! Decoding at a smaller size changes pixels by little, and not at all when asked to be exact.
 #![allow(clippy::unwrap_used)]
 
-use feedline::decode::{DecodeOptions, Decoder, probe};
-use feedline::image::{Layout, Pixels, Scratch};
-use feedline::pack::jpeg::{Encoder, Subsampling};
-use feedline::random::Draws;
+use feedline::internals::decode::{DecodeOptions, Decoder, probe};
+use feedline::internals::image::{Layout, Pixels, Scratch};
+use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::random::Draws;
+use feedline::internals::transform::{Chain, ImageShape};
 use feedline::spec::OpSpec;
-use feedline::transform::{Chain, ImageShape};
 
 /// Edges, gradients and grain, as photos have them.
 fn photo(draws: &mut Draws, width: usize, height: usize) -> Vec<u8> {
@@ -35,7 +35,7 @@ fn run(chain: &Chain, bytes: &[u8], position: u64, exact: bool, whole: bool) -> 
         assert_eq!(image.excerpt(), wanted);
     }
     assert!(matches!(image.pixels(), Pixels::U8(_)));
-    let output = chain.output(shape, feedline::image::PixelType::U8).unwrap();
+    let output = chain.output(shape, feedline::internals::image::PixelType::U8).unwrap();
     let mut out = vec![0; output.bytes()];
     chain.run(&mut image, 3, position, &mut out).unwrap();
     (wanted.reduction, out)

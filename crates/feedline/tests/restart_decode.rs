@@ -2,11 +2,11 @@
 //! the segments around it are decoded.
 #![allow(clippy::unwrap_used)]
 
-use feedline::decode::{ColorMode, DecodeOptions, Decoder, probe};
 use feedline::error::Fault;
-use feedline::image::{Excerpt, Part, Pixels, Scratch};
-use feedline::pack::jpeg::{Encoder, Subsampling};
-use feedline::random::Draws;
+use feedline::internals::decode::{ColorMode, DecodeOptions, Decoder, probe};
+use feedline::internals::image::{Excerpt, Pixels, Region, Scratch};
+use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::random::Draws;
 
 const KINDS: [(Subsampling, usize, usize); 5] = [
     (Subsampling::Full, 8, 8),
@@ -48,12 +48,12 @@ fn photo(number: u64, draws: &mut Draws) -> Photo {
     Photo { bytes, width, height, units, interval }
 }
 
-fn part(draws: &mut Draws, height: usize, width: usize) -> Part {
+fn part(draws: &mut Draws, height: usize, width: usize) -> Region {
     // Mostly crops of a good size; some of a pixel or two.
     let most = if draws.below(4) == 0 { 5 } else { 200 };
     let h = 1 + draws.below(height.min(most) as u64) as usize;
     let w = 1 + draws.below(width.min(most) as u64) as usize;
-    Part {
+    Region {
         top: draws.below((height - h) as u64 + 1) as usize,
         left: draws.below((width - w) as u64 + 1) as usize,
         height: h,
@@ -67,7 +67,7 @@ fn decode(
     scratch: &mut Scratch,
     bytes: &[u8],
     options: &DecodeOptions,
-    part: Part,
+    part: Region,
     whole: bool,
 ) -> Result<Vec<u8>, Fault> {
     let header = probe(bytes, options)?;
@@ -212,11 +212,11 @@ fn segments_outside_of_the_part_are_not_decoded() {
         let mut decode = |bytes: &[u8], part, whole| {
             decode(&mut decoder, &mut scratch, bytes, &options, part, whole)
         };
-        let apart = Part { top: 90, left: 70, height: 50, width: 40 };
+        let apart = Region { top: 90, left: 70, height: 50, width: 40 };
         let good = decode(&bytes, apart, true).unwrap();
         assert!(decode(&hurt, apart, true).is_err());
         assert_eq!(decode(&hurt, apart, false).unwrap(), good);
-        let there = Part { top: 0, left: 0, ..apart };
+        let there = Region { top: 0, left: 0, ..apart };
         assert!(decode(&hurt, there, false).is_err());
     }
 }

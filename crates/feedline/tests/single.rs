@@ -2,30 +2,27 @@
 //! goes on where another chain ended.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
-use feedline::engine::{Given, Schedule, Stages, Workbench};
+use crate::support::{Folder, jpeg, photos};
 use feedline::error::Stage;
-use feedline::image::{Pixels, View};
-use feedline::order::Pick;
+use feedline::internals::engine::{Given, Schedule, Stages, Workbench};
+use feedline::internals::image::{Pixels, View};
+use feedline::internals::order::Pick;
 use feedline::spec::{LastBatch, OpSpec, SourceSpec};
 use feedline::{Loader, Spec};
-use support::{Folder, jpeg, photos};
 
 fn augmented(folder: &Folder) -> Spec {
-    Spec {
-        sources: vec![SourceSpec::from(folder.path())],
-        transforms: vec![
+    Spec::default().with(|spec| {
+        spec.sources = vec![SourceSpec::from(folder.path())];
+        spec.transforms = vec![
             OpSpec::new("RandomResizedCrop").with("size", 12),
             OpSpec::new("RandomHorizontalFlip"),
             OpSpec::new("ToDtype").with("dtype", "float32").with("scale", true),
-        ],
-        batch_size: 5,
-        shuffle: true,
-        seed: 11,
-        last_batch: LastBatch::Pad,
-        ..Spec::default()
-    }
+        ];
+        spec.batch_size = 5;
+        spec.shuffle = true;
+        spec.seed = 11;
+        spec.last_batch = LastBatch::Pad;
+    })
 }
 
 #[test]
@@ -64,7 +61,8 @@ fn a_schedule_and_stages_make_a_loaders_batches() {
 #[test]
 fn a_later_chain_draws_for_itself() {
     let folder = Folder::new("numbered");
-    let flip = Spec { transforms: vec![OpSpec::new("RandomHorizontalFlip")], ..augmented(&folder) };
+    let flip =
+        augmented(&folder).with(|spec| spec.transforms = vec![OpSpec::new("RandomHorizontalFlip")]);
     let pixels: Vec<u8> = (0..12).collect();
     let given = Given::Pixels(Pixels::U8(&pixels), View::interleaved(2, 2, 3));
     let flipped = |first: usize| -> Vec<bool> {
@@ -81,7 +79,7 @@ fn a_later_chain_draws_for_itself() {
     };
     assert_eq!(flipped(3), flipped(3));
     assert_ne!(flipped(0), flipped(3));
-    let wrong = Spec { transforms: vec![OpSpec::new("Flip")], ..flip.clone() };
+    let wrong = flip.clone().with(|spec| spec.transforms = vec![OpSpec::new("Flip")]);
     let error = Stages::new(&wrong, 3).unwrap_err().to_string();
     assert!(error.starts_with("transforms[3].op"), "{error}");
 }

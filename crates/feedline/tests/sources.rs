@@ -1,19 +1,17 @@
 //! What every source must do. A new source gets a line in `all` and the whole suite.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::io::Write;
 use std::sync::Arc;
 
-use feedline::engine::opening;
-use feedline::pack::record::{Given, Record, WriteOptions};
+use crate::support::{self, Folder, arrays, photos};
+use feedline::internals::engine::{Pack, PackOptions, opening};
+use feedline::internals::pack::record::{Given, Record, WriteOptions};
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
-use feedline::spec::{SourceFormat, SourceKind, Spec};
+use feedline::spec::{FieldChoice, SourceFormat, SourceKind, Spec};
 use feedline::store::{Files, Store};
 use feedline::{Error, Fault, Loader, pack};
-use support::{Folder, arrays, photos};
 
 const PHOTOS: u64 = 12;
 
@@ -49,8 +47,8 @@ fn columns(folder: &Folder, format: SourceFormat, name: &str, compression: Optio
     let path = folder.path().join(name);
     let mut writer = pack::create(format, &path, &fields, &options).unwrap();
     for index in 0..PHOTOS {
-        let key = format!("class{}/{:03}.jpg", index / 4, index % 4);
-        let image = std::fs::read(folder.path().join(&key)).unwrap();
+        let key = format!("class{}/{:03}", index / 4, index % 4);
+        let image = std::fs::read(folder.path().join(format!("{key}.jpg"))).unwrap();
         let label = (index as i64 / 4).to_ne_bytes();
         let values = [Given { bytes: &image, shape: &[] }, Given { bytes: &label, shape: &[] }];
         writer.put(&Record { key: &key, values: &values }).unwrap();
@@ -85,57 +83,173 @@ fn archives(folder: &Folder) {
     }
 }
 
-/// The same photos and classes as our own writers pack them.
-fn packed(folder: &Folder) -> Folder {
-    let packed = Folder::new("packed-sources");
-    let field = |name: &str, kind| Field { name: name.to_owned(), kind };
-    let label = FieldKind::scalar(DType::I64);
-    let fields = [field("image", FieldKind::EncodedImage), field("label", label)];
-    for format in [SourceFormat::Npy, SourceFormat::Hdf5, SourceFormat::Zarr] {
-        let path = packed.path().join(format!("set.{}", feedline::pack::extension(format)));
-        let options = WriteOptions::default();
-        let mut writer = feedline::pack::create(format, &path, &fields, &options).unwrap();
-        for number in 0..PHOTOS {
-            let class = (number / 4) as i64;
-            let name = format!("class{class}/{:03}.jpg", number % 4);
-            let image = std::fs::read(folder.path().join(&name)).unwrap();
-            let class = class.to_ne_bytes();
-            let given = |bytes| Given { bytes, shape: &[] };
-            writer.put(&Record { key: &name, values: &[given(&image), given(&class)] }).unwrap();
-        }
-        writer.finish().unwrap();
+/// The same photos and classes in every format that we write, packed, and as raw pixels.
+fn written(folder: &Folder) -> Vec<std::path::PathBuf> {
+    let to = folder.path().join("written");
+    std::fs::create_dir(&to).unwrap();
+    let mut paths = Vec::new();
+    for format in SourceFormat::writable() {
+        let name = format!("written/set.{}", format.extension());
+        columns(folder, format, &name, None);
+        paths.push(folder.path().join(name));
     }
-    packed
+    let photos = Folder::new("sources-to-pack");
+    support::photos(&photos, 3, 4);
+    for (name, raw) in [("packed", false), ("raw", true)] {
+        let options = PackOptions { raw, crop_index: !raw, ..PackOptions::default() };
+        let kind = SourceKind::ImageFolder(photos.path().to_owned());
+        Pack::open(kind, options).unwrap().run(&to.join(name), &|_| (), &|| false).unwrap();
+        paths.push(to.join(name));
+    }
+    paths
+}
+
+/// What is true of every source, whatever it holds.
+fn conforms(name: &str, source: &dyn Source) {
+    let shown: Vec<_> = (0..source.len()).map(|index| show(source, index)).collect();
+    for (index, before) in shown.iter().enumerate().rev() {
+        assert_eq!(&show(source, index as u64), before, "{name}, backwards");
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for (index, before) in shown.iter().enumerate().rev() {
+                    assert_eq!(&show(source, index as u64), before, "{name}, many readers");
+                }
+            });
+        }
+    });
 }
 
 #[test]
-fn packed_sources_fit_their_fields() {
+fn what_we_write_conforms() {
     let folder = data();
-    let packed = packed(&folder);
-    for name in ["set.npy", "set.h5", "set.zarr"] {
-        let source = open(&SourceKind::Path(packed.path().join(name)));
+    for path in written(&folder) {
+        let (name, source) = (path.display().to_string(), open(&SourceKind::Path(path.clone())));
         assert_eq!(source.len(), PHOTOS, "{name}");
-        let names: Vec<_> = source.fields().iter().map(|field| field.name.as_str()).collect();
-        assert_eq!(names, ["image", "label"], "{name}");
-        assert_eq!(source.fields()[0].kind, FieldKind::EncodedImage, "{name}");
-        let shown: Vec<_> = (0..PHOTOS).map(|index| show(&*source, index)).collect();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for (index, before) in shown.iter().enumerate().rev() {
-                        assert_eq!(&show(&*source, index as u64), before, "{name}, many readers");
-                    }
-                });
-            }
-        });
-        assert!(source.value(PHOTOS, 0).is_err(), "{name}");
-        resumes(&packed.path().join(name));
+        let position = |field: &str| source.fields().iter().position(|one| one.name == field);
+        assert!(position("image").is_some(), "{name}");
+        let label = position("label").unwrap();
+        for index in 0..PHOTOS {
+            let found = match source.value(index, label).unwrap() {
+                Value::Int(number) => number,
+                _ => {
+                    let mut made = Made::default();
+                    source.read(index, label, &mut made).unwrap();
+                    i64::from_ne_bytes(made.bytes.try_into().unwrap())
+                }
+            };
+            assert_eq!(found, index as i64 / 4, "{name}");
+        }
+        conforms(&name, &*source);
+        resumes(&path);
+    }
+}
+
+/// Files that the formats' own libraries wrote (`fixtures/make.py`): whether they hold images, and
+/// what one of their fields is called.
+const FOREIGN: [(SourceFormat, &str, bool, &str); 13] = [
+    (SourceFormat::Tar, "plain.tar", true, "png"),
+    (SourceFormat::Tfrecord, "examples.tfrecord", false, "label"),
+    (SourceFormat::Lmdb, "samples.lmdb", false, "png"),
+    (SourceFormat::Hdf5, "latest.h5", false, "plain"),
+    (SourceFormat::Npy, "rows.npy", false, "rows"),
+    (SourceFormat::Parquet, "plain.parquet", false, "label"),
+    (SourceFormat::Arrow, "plain.arrow", false, "label"),
+    (SourceFormat::Csv, "table.csv", false, "text"),
+    (SourceFormat::Jsonl, "table.jsonl", false, "text"),
+    (SourceFormat::Zarr, "v3.zarr", false, "plain"),
+    (SourceFormat::Mds, "mds", true, "label"),
+    (SourceFormat::Litdata, "litdata", true, "label"),
+    (SourceFormat::Zip, "images.zip", true, "image"),
+];
+
+/// A copy of a file that others wrote: indexes are written beside the data.
+fn foreign(name: &str) -> (Folder, std::path::PathBuf) {
+    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let copy = Folder::new("written-by-others");
+    let path = copy.path().join(name);
+    copy_all(&fixtures.join(name), &path);
+    (copy, path)
+}
+
+#[test]
+fn what_others_write_conforms() {
+    for (format, name, images, _) in FOREIGN {
+        let (_copy, path) = foreign(name);
+        let source = open(&SourceKind::Format { format, path: path.clone(), fields: Vec::new() });
+        assert!(!source.is_empty(), "{name}");
+        conforms(name, &*source);
+        if images {
+            resumes(&path);
+        }
+    }
+    let seen: Vec<_> = FOREIGN.iter().map(|(format, ..)| *format).collect();
+    assert_eq!(seen, SourceFormat::all().collect::<Vec<_>>());
+}
+
+/// Every format says which file lacks a field, what there is instead, and what may be meant.
+#[test]
+fn a_wrong_name_of_a_field_is_told_with_those_that_there_are() {
+    for (format, name, _, right) in FOREIGN {
+        let (_copy, path) = foreign(name);
+        let choose = |column: &str| {
+            let column = column.to_owned();
+            let fields = vec![FieldChoice::new("x", column)];
+            tried(&SourceKind::Format { format, path: path.clone(), fields })
+        };
+        for wanted in [right.to_owned(), format!("none; {right}")] {
+            let fields = choose(&wanted).unwrap().fields().to_vec();
+            assert_eq!(fields.len(), 1, "{name}: {wanted}");
+        }
+        let wrong = format!("{right}s");
+        for wanted in [wrong.clone(), format!("none;{wrong}")] {
+            let error = choose(&wanted).err().unwrap().to_string();
+            let (start, rest) = error.split_once(&format!(" {wanted:?}, only ")).unwrap();
+            assert!(start.starts_with(&path.display().to_string()), "{error}");
+            let noun = start.rsplit_once(": has no ").unwrap().1;
+            assert!(["column", "dataset", "array", "field"].contains(&noun), "{error}");
+            let (known, hint) = rest.split_once("; ").unwrap();
+            assert!(known.split(", ").any(|each| each == right), "{error}");
+            assert_eq!(hint, format!("did you mean {right:?}?"), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_name_of_a_column_of_a_manifest_is_told_too() {
+    let folder = data();
+    for (name, path, label) in [("a.csv", "pth", "label"), ("c.jsonl", "image", "lable")] {
+        let path_column = Some(path.to_owned());
+        let label_columns = Some(vec![label.to_owned()]);
+        let path = folder.path().join(name);
+        let error = tried(&SourceKind::Manifest { path, path_column, label_columns, root: None });
+        let error = error.err().unwrap().to_string();
+        for part in [name, "has no column", "only ", "did you mean \""] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
+
+fn copy_all(from: &std::path::Path, to: &std::path::Path) {
+    if from.is_file() {
+        std::fs::copy(from, to).unwrap();
+        return;
+    }
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        copy_all(&entry.path(), &to.join(entry.file_name()));
     }
 }
 
 fn open(kind: &SourceKind) -> Arc<dyn Source> {
+    tried(kind).unwrap()
+}
+
+fn tried(kind: &SourceKind) -> Result<Arc<dyn Source>, Error> {
     let store: Arc<dyn Store> = Arc::new(Files::default());
-    source::open(kind, &opening(&Spec::default(), &store)).unwrap()
+    source::open(kind, &opening(&Spec::default(), &store))
 }
 
 fn all(folder: &Folder) -> Vec<(&'static str, Arc<dyn Source>)> {
@@ -184,24 +298,31 @@ impl Room for Made {
 /// A value as something that can be compared.
 fn show(source: &dyn Source, index: u64) -> Vec<String> {
     (0..source.fields().len())
-        .map(|field| match source.value(index, field).unwrap() {
-            Value::File(location) => {
-                format!("{} {:?}", location.root.join(location.path).display(), location.range)
-            }
-            Value::Made => {
-                let mut room = Made::default();
-                source.read(index, field, &mut room).unwrap();
-                format!("{room:?}")
-            }
-            Value::Bytes(bytes) => format!("{bytes:?}"),
-            Value::Pixels { location, height, width, channels } => {
-                let place = location.root.join(location.path);
-                format!("{height} x {width} x {channels}: {place:?} {:?}", location.range)
-            }
-            Value::Int(number) => number.to_string(),
-            Value::Float(number) => number.to_string(),
+        .map(|field| match source.value(index, field) {
+            Err(fault) => fault.to_string(),
+            Ok(value) => show_value(source, (index, field), value),
         })
         .collect()
+}
+
+fn show_value(source: &dyn Source, (index, field): (u64, usize), value: Value<'_>) -> String {
+    match value {
+        Value::File(location) => {
+            format!("{} {:?}", location.root.join(location.path).display(), location.range)
+        }
+        Value::Made => {
+            let mut room = Made::default();
+            source.read(index, field, &mut room).unwrap();
+            format!("{room:?}")
+        }
+        Value::Bytes(bytes) => format!("{bytes:?}"),
+        Value::Pixels { location, height, width, channels } => {
+            let place = location.root.join(location.path);
+            format!("{height} x {width} x {channels}: {place:?} {:?}", location.range)
+        }
+        Value::Int(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+    }
 }
 
 #[test]
@@ -384,12 +505,59 @@ fn what_is_wrong_with_a_source_is_said() {
         ("thing.xyz", "is not a data set that feedline knows"),
     ] {
         let kind = SourceKind::Path(folder.path().join(name));
-        let store: Arc<dyn Store> = Arc::new(Files::default());
-        let Err(error) = source::open(&kind, &opening(&Spec::default(), &store)) else {
-            panic!("{name} was accepted")
-        };
+        let Err(error) = tried(&kind) else { panic!("{name} was accepted") };
         assert!(error.to_string().contains(message), "{name}: {error}");
         assert!(matches!(error, Error::Source { .. } | Error::Io { .. }), "{name}: {error:?}");
+    }
+}
+
+/// A file of separated values follows the same rules as a manifest and as a table.
+#[test]
+fn manifests_and_tables_read_separated_values_alike() {
+    let folder = Folder::new("sources-separated");
+    let both = |name: &str, text: &str, label: &str| {
+        let path = folder.write(name, text.as_bytes());
+        let label_columns = Some(vec![label.to_owned()]);
+        let table =
+            SourceKind::Format { format: SourceFormat::Csv, path: path.clone(), fields: vec![] };
+        let manifest = SourceKind::Manifest { path, path_column: None, label_columns, root: None };
+        [tried(&manifest), tried(&table)]
+    };
+    let text = "\u{feff}\"path\",\"la\r\nbel\"\r\n\r\n\"a, \"\"b\"\".jpg\",\"x\ny\"\r\nc\"d.jpg,\"z\"\"w\"v\r\n";
+    let [manifest, table] = both("a.csv", text, "la\r\nbel").map(Result::unwrap);
+    let rows = [("a, \"b\".jpg", "x\ny"), ("c\"d.jpg", "z\"wv")];
+    assert_eq!((manifest.len(), table.len()), (2, 2));
+    for (index, (path, label)) in (0..).zip(rows) {
+        let Ok(Value::File(found)) = manifest.value(index, 0) else { panic!("{index}") };
+        assert_eq!(found.path, std::path::Path::new(path));
+        assert_eq!(manifest.classes()[index as usize], label);
+        for (field, expected) in [path, label].into_iter().enumerate() {
+            let mut made = Made::default();
+            table.read(index, field, &mut made).unwrap();
+            assert_eq!(made.bytes, expected.as_bytes());
+        }
+    }
+    for (name, text, expected) in [
+        (
+            "open.csv",
+            "path,label\na.jpg,1\n\"b.jpg,2\nc.jpg,3\n",
+            "line 3: has a quote that is never",
+        ),
+        (
+            "short.csv",
+            "path,label\na.jpg,\"1\n2\"\nb.jpg\n",
+            "line 4: has 1 values, the first line 2",
+        ),
+        (
+            "old.csv",
+            "path,label\ra.jpg,1\rb.jpg,2\r",
+            "line 1: ends its lines with carriage returns",
+        ),
+    ] {
+        for refused in both(name, text, "label") {
+            let error = refused.err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }
 

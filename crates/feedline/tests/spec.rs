@@ -54,23 +54,27 @@ fn toml_json_and_builder_describe_the_same() {
         .num_samples(400)
         .last_batch(LastBatch::Pad)
         .rank(1, 4)
-        .layout(feedline::image::Layout::ChannelsLast)
+        .layout(feedline::internals::image::Layout::ChannelsLast)
         .num_workers(3)
         .prefetch_factor(2)
         .memory(2_000_000_000)
-        .cache(CacheSpec { decoded: true, limit: Some(500_000_000), required: false })
+        .cache(CacheSpec::default().with(|cache| {
+            cache.decoded = true;
+            cache.limit = Some(500_000_000);
+            cache.required = false;
+        }))
         .on_error(OnError::Skip)
         .max_failures(10)
         .quarantine(PathBuf::from("bad.jsonl"))
-        .decode(DecodeSpec {
-            gray: true,
-            bytes: false,
-            exif_orientation: true,
-            max_pixels: Some(50_000_000),
-            allow_truncated: false,
-            allow_damaged: false,
-            exact: true,
-        })
+        .decode(DecodeSpec::default().with(|decode| {
+            decode.gray = true;
+            decode.bytes = false;
+            decode.exif_orientation = true;
+            decode.max_pixels = Some(50_000_000);
+            decode.allow_truncated = false;
+            decode.allow_damaged = false;
+            decode.exact = true;
+        }))
         .transform(
             OpSpec::new("RandomResizedCrop").with("size", 224).with("scale", vec![0.25, 1.0]),
         )

@@ -1,14 +1,13 @@
 //! Every store keeps the same promises, and every format is read from any of them.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use feedline::engine::{Pack, PackOptions, opening};
+use crate::support::{Folder, photos, rows};
+use feedline::internals::engine::{Pack, PackOptions, opening};
 use feedline::sample::{Field, Grown, Value};
 use feedline::source;
 use feedline::spec::{OpSpec, SourceFormat, SourceKind};
@@ -17,7 +16,6 @@ use feedline::store::{
     conformance, wrapped,
 };
 use feedline::{Fault, Loader, Spec};
-use support::{Folder, photos, rows};
 
 /// Writes elsewhere and renames, so that whoever has the file open keeps the old one.
 fn put(path: &Path, bytes: &[u8]) {
@@ -211,7 +209,7 @@ struct Contents {
 }
 
 fn contents(store: &Arc<dyn Store>, path: &Path) -> Result<Contents, String> {
-    let spec = Spec { memory: Some(1 << 30), ..Spec::default() };
+    let spec = Spec::default().with(|spec| spec.memory = Some(1 << 30));
     let kind = SourceKind::Path(path.to_owned());
     let source = source::open(&kind, &opening(&spec, store)).map_err(|error| error.to_string())?;
     let mut values = Vec::new();
@@ -366,7 +364,7 @@ fn a_sample_says_what_it_will_read() {
     // batches, the offsets of rows of different lengths.
     let elsewhere = ["earliest.h5", "latest.h5", "v3.zarr", "v2.zarr", "packed.feather"];
     let made = Folder::new("needs");
-    let spec = Spec { memory: Some(1 << 30), ..Spec::default() };
+    let spec = Spec::default().with(|spec| spec.memory = Some(1 << 30));
     for (name, from, opened) in data_sets(&made) {
         let (memory, path) = in_memory(&from, &opened);
         let reads = Arc::new(Mutex::new(Vec::new()));

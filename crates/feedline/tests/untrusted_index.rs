@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use counting::{Counting, measured};
-use feedline::engine::opening;
 use feedline::error::Result;
+use feedline::internals::engine::opening;
+use feedline::internals::pack::record::{Given, Record, WriteOptions};
 use feedline::pack;
-use feedline::pack::record::{Given, Record, WriteOptions};
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{FieldChoice, SourceFormat, SourceKind, Spec};
@@ -45,14 +45,10 @@ fn open_with(
     fields: &[&str],
     memory: u64,
 ) -> Result<Arc<dyn Source>> {
-    let fields = fields.iter().map(|name| FieldChoice {
-        name: (*name).to_owned(),
-        column: (*name).to_owned(),
-        role: None,
-    });
+    let fields = fields.iter().map(|name| FieldChoice::new(*name, *name));
     let kind = SourceKind::Format { format, path: path.to_owned(), fields: fields.collect() };
     let store: Arc<dyn Store> = Arc::new(Files::default());
-    let spec = Spec { memory: Some(memory), ..Spec::default() };
+    let spec = Spec::default().with(|spec| spec.memory = Some(memory));
     source::open(&kind, &opening(&spec, &store))
 }
 
@@ -474,7 +470,7 @@ fn an_index_of_parquet_is_compared_with_its_pages() {
     let fields = [field("image", FieldKind::EncodedImage)];
     let mut writer =
         pack::create(SourceFormat::Parquet, &path, &fields, &WriteOptions::default()).unwrap();
-    // Values of one length: that alone tells them apart in nothing.
+    // Values of one length: that alone does not distinguish them.
     for n in 0..SAMPLES {
         let bytes = [b"\xff\xd8\xff", &vec![n as u8; 100_000][..]].concat();
         let values = [Given { bytes: &bytes, shape: &[] }];
@@ -861,7 +857,7 @@ fn a_raw_set_is_refused_before_its_lists_are_read() {
     let path = raw_set(&folder, samples, [24 + 32 * samples, 200 * samples]);
     let error = {
         let kind = SourceKind::Path(path.clone());
-        let with = Spec { memory: Some(MEMORY), ..Spec::default() };
+        let with = Spec::default().with(|spec| spec.memory = Some(MEMORY));
         let store: Arc<dyn Store> = Arc::new(Files::default());
         let (opened, most) = measured(|| source::open(&kind, &opening(&with, &store)));
         assert!(most <= 16 << 20, "{most} bytes");

@@ -1,17 +1,15 @@
 //! Fields whose rows have no length in common, bytes that a source makes, and data in blocks.
 #![allow(clippy::unwrap_used)]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use feedline::layout::Variable;
+use crate::support::{Folder, photos};
+use feedline::internals::layout::Variable;
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{Blocks, Source};
 use feedline::spec::{DecodeSpec, OnError, OpSpec, OpenBlocks};
 use feedline::{Batch, Builder, Error, Fault, Loader};
-use support::{Folder, photos};
 
 const SAMPLES: u64 = 97;
 
@@ -211,7 +209,7 @@ fn images_can_be_left_as_bytes() {
     let folder = Folder::new("bytes");
     photos(&folder, 2, 3);
     let builder = || {
-        let bytes = DecodeSpec { bytes: true, ..DecodeSpec::default() };
+        let bytes = DecodeSpec::default().with(|decode| decode.bytes = true);
         Loader::builder(folder.path()).decode(bytes).batch_size(4).num_workers(2)
     };
     let mut loader = builder().build().unwrap();
@@ -248,9 +246,9 @@ fn blocks_are_shuffled_a_few_at_a_time_and_resumed_exactly() {
     assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), SAMPLES as usize);
     let first: BTreeSet<i64> = order[..16].iter().map(|n| n / 8).collect();
     assert_eq!(first.len(), 2, "{first:?}");
-    let told = builder(4_000_000).open_blocks(OpenBlocks::Count(2)).build().unwrap();
-    assert_eq!(order, numbers(&mut { told }));
-    // With room for all, or when told so: the full shuffle of the same seed.
+    let limited = builder(4_000_000).open_blocks(OpenBlocks::Count(2)).build().unwrap();
+    assert_eq!(order, numbers(&mut { limited }));
+    // With room for all, or when asked to: the full shuffle of the same seed.
     let plain =
         numbers(&mut Loader::over(Odd::new(1)).batch_size(5).shuffle(true).build().unwrap());
     assert_eq!(plain, numbers(&mut builder(1).build().unwrap()));

@@ -38,7 +38,8 @@ class Loader:
     alone: not on the number of workers, on time or on restarts.
 
     source: a path (a folder of class folders or of images, a manifest, shards of tar, TFRecord, Parquet,
-        Arrow, MDS, LitData or zip, an LMDB, HDF5, .npy, .npz or Zarr array, a packed set); a dict
+        Arrow, MDS, LitData or zip, a table in CSV or JSON lines, an LMDB, HDF5, .npy, .npz or Zarr array,
+        a packed set; docs/formats.md says what each of them holds); a dict
         as in a description (`{"kind": "manifest", "path": ..., "label_columns": [...]}`); arrays
         (one, a tuple or a dict of them, of NumPy or torch: the fields are called "0", "1", ... or
         by the dict's keys); any object with `__len__` and `__getitem__`; an iterable, or a function

@@ -13,6 +13,7 @@ import numpy
 import numpy.typing
 
 from feedline._errors import SourceError, SpecError
+from feedline._native import IMAGE_ENDINGS
 from feedline.code.image import axes_of
 
 Column = tuple[str, str | None, numpy.typing.NDArray[Any]]
@@ -23,7 +24,6 @@ _KINDS = (
     "returns an iterator, a list of samples, or a list of sources (but iterables) or (source, weight) pairs"
 )
 _DTYPES = "bool, integers, float16, bfloat16, float32 or float64"
-_IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".pbm", ".bmp", ".tif", ".tiff", ".webp", ".gif")
 # The endings of what holds many samples: a path in a list is not a text there.
 _SETS = (
     *(".csv", ".tsv", ".jsonl", ".ndjson", ".tar", ".gz", ".zst", ".tfrecord", ".lmdb", ".h5", ".hdf5"),
@@ -87,8 +87,8 @@ def is_image_path(value: object) -> bool:
         return False
     text = os.fspath(value)
     if isinstance(text, bytes):
-        return _is_path(text) and os.fsdecode(text).lower().endswith(_IMAGES)
-    return text.lower().endswith(_IMAGES)
+        return _is_path(text) and os.fsdecode(text).lower().endswith(IMAGE_ENDINGS)
+    return text.lower().endswith(IMAGE_ENDINGS)
 
 
 def is_code(source: Any) -> bool:

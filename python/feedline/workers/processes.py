@@ -610,7 +610,10 @@ class Processes:
         end = time.monotonic() + _END
         for process in processes:
             left = max(0.0, end - time.monotonic())
-            if process.spawned is not None:
+            if process.dead:
+                # Its exit code was collected: a second wait for it would last until `end`.
+                pass
+            elif process.spawned is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.spawned.wait(left)
             elif process.server is None and process.pid is not None:

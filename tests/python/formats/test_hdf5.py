@@ -145,7 +145,7 @@ def test_groups_choices_and_missing_chunks(tmp_path: Path, libver: str) -> None:
     assert batch.keys() == ("a", "b")
     wrong = {"kind": "hdf5", "path": tmp_path / "x.h5", "fields": {"a": "y", "b": "mean"}}
     assert "5 samples" in refused(wrong)
-    assert "has no array" in refused({"kind": "hdf5", "path": tmp_path / "x.h5", "fields": ["z"]})
+    assert "has no dataset" in refused({"kind": "hdf5", "path": tmp_path / "x.h5", "fields": ["z"]})
 
 
 def test_records_and_a_user_block(tmp_path: Path, libver: str) -> None:
@@ -247,3 +247,76 @@ def test_what_feedline_writes_h5py_reads(tmp_path: Path, compression: str | None
     assert [np.asarray(row).tobytes() for row in batch["b"]] == blobs
     for found, given in zip(batch["r"], parts, strict=True):
         np.testing.assert_array_equal(found, given)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_thousands_of_chunks_are_found(tmp_path: Path, compression: str | None) -> None:
+    """More chunks than a tree of two levels leads to, and more values than a heap holds."""
+    path = tmp_path / "set.h5"
+    options: dict[str, Any] = {} if compression is None else {"compression": compression}
+    fields: Any = {"x": ("int32", (2,)), "t": "text", "none": ("uint8", (0,))}
+    with feedline.Writer(path, fields, block_samples=1, **options) as writer:
+        for n in range(5000):
+            writer.write({"x": np.array([n, -n], np.int32), "t": str(n), "none": np.zeros(0, np.uint8)})
+    numbers = np.arange(5000, dtype=np.int32)
+    with h5py.File(path) as file:
+        assert file["x"].chunks == (1, 2)
+        np.testing.assert_array_equal(file["x"], np.stack([numbers, -numbers], axis=1))
+        assert file["t"].asstr()[:].tolist() == [str(n) for n in range(5000)]
+        assert file["none"].shape == (5000, 0)
+    assert len(feedline.Loader(path, batch_size=1000)) == 5
+
+
+def test_a_text_that_hdf5_cannot_hold_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(feedline.Error, match="a zero"),
+        feedline.Writer(tmp_path / "set.h5", {"t": "text"}) as writer,
+    ):
+        writer.write({"t": "a\0b"})
+
+
+def test_records_in_rows_are_refused(tmp_path: Path, libver: str) -> None:
+    padded = np.dtype({"names": ["a"], "formats": ["f4"], "offsets": [0], "itemsize": 16})
+    with h5py.File(tmp_path / "x.h5", "w", libver=libver) as file:
+        file.create_dataset("x", (3, 2), padded)
+    assert "records in rows of shape [2]" in refused(tmp_path / "x.h5")
+
+
+def test_strings_may_be_bytes_unless_they_are_padded(tmp_path: Path, libver: str) -> None:
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w", libver=libver) as file:
+        # ASCII is all that the type allows; h5py writes any bytes.
+        file.create_dataset("free", data=[b"\xffb"], dtype=h5py.string_dtype("ascii"))
+        file.create_dataset("fixed", data=[b"ab"], dtype=h5py.string_dtype("ascii", 4))
+
+    def chosen(column: str, role: str) -> dict[str, Any]:
+        return {"kind": "hdf5", "path": path, "fields": {"x": {"column": column, "role": role}}}
+
+    assert np.asarray(load(chosen("free", "bytes"))["x"][0]).tobytes() == b"\xffb"
+    with pytest.raises(feedline.Error, match="UTF-8"):
+        load(chosen("free", "text"))
+    for role in ("bytes", "image"):
+        assert "zeros at the end are lost" in refused(chosen("fixed", role))
+    assert list(load(chosen("fixed", "text"))["x"]) == ["ab"]
+
+
+def test_arrays_of_almost_the_same_length_are_reported(tmp_path: Path, libver: str) -> None:
+    def write(path: Path, lengths: list[int]) -> Path:
+        with h5py.File(path, "w", libver=libver) as file:
+            for name, length in zip("abc", lengths, strict=True):
+                file[name] = np.zeros(length, np.int32)
+        return path
+
+    problem = refused(write(tmp_path / "almost.h5", [20, 20, 19]))
+    assert '"c"' in problem and "with fields" in problem
+    for other in (1, 10, 1000):
+        batch = load(write(tmp_path / f"{other}.h5", [20, 20, other]))
+        assert sorted(batch.keys()) == ["a", "b"]
+
+
+def test_many_files_keep_their_rows(tmp_path: Path, libver: str) -> None:
+    for number in range(260):
+        with h5py.File(tmp_path / f"{number:03}.h5", "w", libver=libver) as file:
+            file.create_dataset("x", data=[number, -number], dtype="i4", chunks=(2,), compression="gzip")
+    expected = np.stack([np.arange(260), -np.arange(260)], axis=1).reshape(-1)
+    np.testing.assert_array_equal(load(tmp_path)["x"], expected)

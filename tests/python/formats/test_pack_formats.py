@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import io
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
 import feedline
 import numpy as np
 import pytest
-from conftest import CLASSES, picture
+from conftest import CLASSES, HANG, files_below, picture, until
 from feedline import transforms as T
 from PIL import Image
 
@@ -158,6 +157,15 @@ def digest(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def written(folder: Path) -> int:
+    """Bytes of all files in a folder in which another process works."""
+    size = 0
+    for path in files_below(folder):
+        with contextlib.suppress(FileNotFoundError):
+            size += path.stat().st_blocks * 512
+    return size
+
+
 @pytest.mark.parametrize("name", ["tar", "tfrecord", "parquet", "npy"])
 def test_killed_at_any_moment_it_goes_on_to_the_same_files(tmp_path: Path, name: str) -> None:
     source = tmp_path / "photos"
@@ -166,17 +174,17 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_files(tmp_path: Path, name:
     flags += ["--transform", "Resize(size=[64, 64])"] if name == "npy" else ["--shard-samples", 7]
     whole = tmp_path / "x" / "set"
     whole.parent.mkdir()
-    start = time.monotonic()
     subprocess.run(command("pack", source, whole, *flags), check=True, capture_output=True)
-    took = time.monotonic() - start
-    chance = random.Random(5)
+    size = written(whole.parent)
     killed = tmp_path / "y" / "set"
     killed.parent.mkdir()
-    for _ in range(12):
+    for part in range(10):
         process = subprocess.Popen(
             command("pack", source, killed, *flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        time.sleep(chance.uniform(0.3, 1.0) * took)
+        # At the first byte, and then each time a tenth later.
+        wanted = max(1, part * size // 10)
+        until(lambda wanted=wanted, process=process: written(killed.parent) >= wanted or process.poll() == 0)
         process.send_signal(signal.SIGKILL)
         process.wait()
         if killed.exists():
@@ -195,15 +203,12 @@ def test_two_packs_at_once_are_refused(tmp_path: Path) -> None:
     flags = [source, tmp_path / "set", "--to", "tar", "--crop-index", "--no-trial", "--num-workers", 1]
     first = subprocess.Popen(command("pack", *flags), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        limit = time.monotonic() + 30
-        while not (tmp_path / "set.partial" / "feedline-job.json").exists():
-            assert time.monotonic() < limit
-            time.sleep(0.01)
+        until((tmp_path / "set.partial" / "feedline-job.json").exists)
         os.kill(first.pid, signal.SIGSTOP)
         assert "another process is packing" in complaint("pack", *flags)
     finally:
         os.kill(first.pid, signal.SIGCONT)
-    assert first.wait(120) == 0
+    assert first.wait(HANG) == 0
     assert run("verify", tmp_path / "set")["bad_samples"] == 0
 
 
@@ -285,7 +290,7 @@ def test_a_dry_run_predicts_and_writes_nothing(photos: Path, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_block_shuffle_does_is_told(tmp_path: Path) -> None:
+def test_what_a_block_shuffle_does_is_reported(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     labels = np.repeat(np.arange(10), 1000)

@@ -41,7 +41,7 @@ def test_many_csv_files_and_choices(tmp_path: Path) -> None:
     assert found["x"][:2] + found["x"][-1:] == ["0", "1", "word"]
     found = rows(tmp_path / "0.csv", "csv", {"as_text": {"column": "n", "role": "text"}})
     assert found["as_text"] == [str(n) for n in range(10)]
-    with pytest.raises(feedline.SourceError, match="did you mean n"):
+    with pytest.raises(feedline.SourceError, match='did you mean "n"'):
         rows(tmp_path, "csv", ["nn"])
     (tmp_path / "0.csv").write_text("n,x\n1,2\n3\n")
     with pytest.raises(feedline.SourceError, match="line 3"):

@@ -153,7 +153,7 @@ def test_fields_are_chosen(tmp_path: Path) -> None:
     assert bytes(np.asarray(found[3]["raw"])) == encoded(3)
     assert list(chosen(["emb.npy"])[0]) == ["emb.npy"]
     assert list(chosen({"picture": "jpg;png"})[0]) == ["picture"]
-    with pytest.raises(Exception, match=r'has no "jpgs", only bin, boxes.npy, cls'):
+    with pytest.raises(Exception, match=r'has no field "jpgs", only bin, boxes.npy, cls'):
         chosen(["jpgs"])
 
 

@@ -110,7 +110,7 @@ class Ragged(Dataset[Any]):
 
 
 class Large(Dataset[Any]):
-    """Batches of some MB, each sample told from the others by its values."""
+    """Batches of some MB, each sample different from the others."""
 
     def __init__(self, length: int, side: int = 64) -> None:
         self.length = length

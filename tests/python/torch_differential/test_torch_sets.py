@@ -115,7 +115,7 @@ def test_batches_are_torchs(name: str, executor: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_batches_that_the_caller_helps_to_make_are_torchs(name: str) -> None:
-    """Nothing says who makes which batch, so none may be told from the others."""
+    """Nothing says who makes which batch, so none may differ from the others."""
     make, settings = CASES[name]
     ours = epochs("feedline", make(), 2, **settings, num_workers=1, executor="processes")
     assert_same(ours, epochs("torch", make(), 2, **settings))

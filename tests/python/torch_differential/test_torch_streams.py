@@ -196,7 +196,7 @@ def test_workers_that_end_early_leave_the_turns_to_the_others() -> None:
     assert numbers(batches) == [[0, 1], [1000, 1001], [2000, 2001], [2, 3], [2002, 2003], [4, 5]]
 
 
-def test_map_style_and_streams_are_told_apart_by_class_only() -> None:
+def test_map_style_and_streams_are_distinguished_by_class_only() -> None:
     """A data set with both methods is a map, unless it is an IterableDataset."""
 
     class Both(Squares):

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use feedline::deliver::device::{self, DeviceBatch};
-use feedline::engine::LoaderFeed;
-use feedline::observe::Span;
+use feedline::internals::engine::LoaderFeed;
+use feedline::internals::observe::Span;
+use feedline::internals::tune::{Evidence, Feed, MeasuredPart, Run, Workload, measure};
 use feedline::spec::{SourceKind, Subset};
-use feedline::tune::{Evidence, Feed, Part, Run, Workload, measure};
 use feedline::{DeviceLoader, Loader, Spec};
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ const AHEAD: usize = 2;
 struct Line(UnixStream);
 
 impl Line {
-    fn tell(&mut self, answer: &Answer) -> io::Result<()> {
+    fn send(&mut self, answer: &Answer) -> io::Result<()> {
         let mut text = serde_json::to_string(answer)?;
         text.push('\n');
         self.0.write_all(text.as_bytes())
@@ -42,15 +42,15 @@ impl Line {
 pub(crate) fn serve(target: &OsStr, host: &dyn Host) -> io::Result<()> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     let socket = UnixStream::from(socket);
-    let mut told = String::new();
-    BufReader::new(socket.try_clone()?).read_line(&mut told)?;
-    let job: Job = serde_json::from_str(&told)?;
+    let mut line = String::new();
+    BufReader::new(socket.try_clone()?).read_line(&mut line)?;
+    let job: Job = serde_json::from_str(&line)?;
     // The user's code may read from standard input, and must not find this there.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     end_with_the_command(socket.try_clone()?);
     let mut line = Line(socket);
     let answer = work(target, &job, host, &mut line).unwrap_or_else(Answer::Failed);
-    line.tell(&answer)
+    line.send(&answer)
 }
 
 /// Ends this process when the command is gone, also while a batch hangs.
@@ -148,13 +148,13 @@ impl Feed for Cut {
 
 fn run(feed: &mut dyn Feed, workload: &Workload, line: &mut Line) -> Result<Run, String> {
     let mut last = Instant::now();
-    line.tell(&Answer::Opened).map_err(|error| error.to_string())?;
+    line.send(&Answer::Opened).map_err(|error| error.to_string())?;
     let mut going_on = |batches: u64, seconds: f64| {
         if batches > 1 && last.elapsed() < PROGRESS {
             return true;
         }
         last = Instant::now();
-        line.tell(&Answer::Progress(batches, seconds)).is_ok()
+        line.send(&Answer::Progress(batches, seconds)).is_ok()
     };
     let run = measure(feed, workload, &mut going_on).map_err(|error| error.to_string())?;
     if run.batches == 0 {
@@ -175,10 +175,10 @@ pub(crate) fn describe(target: &Path, job: &Job) -> Result<Spec, crate::output::
 }
 
 /// A feed, how many batches an epoch of it has, and the part of the data set that it is made of.
-type Opened = (Box<dyn Feed>, Option<u64>, Option<Part>);
+type Opened = (Box<dyn Feed>, Option<u64>, Option<MeasuredPart>);
 
 fn open(target: &Path, job: &Job) -> Result<Opened, String> {
-    let told = |error: feedline::Error| error.to_string();
+    let text = |error: feedline::Error| error.to_string();
     if let Some(key) = ["executor", "loader", "persistent_workers"]
         .into_iter()
         .find(|key| job.settings.contains_key(*key))
@@ -186,16 +186,16 @@ fn open(target: &Path, job: &Job) -> Result<Opened, String> {
         return Err(format!("{key} is for Python data sets: the engine has threads of its own"));
     }
     let mut spec = describe(target, job).map_err(|failure| failure.message())?;
-    let loader = Loader::from_spec(spec.clone()).map_err(told)?;
+    let loader = Loader::from_spec(spec.clone()).map_err(text)?;
     let of = loader.samples();
     let (loader, chosen) = match part(&spec, of, job.samples) {
         None => (loader, None),
         Some(subset) => {
             spec.subset = Some(subset);
             drop(loader);
-            let loader = Loader::from_spec(spec).map_err(told)?;
+            let loader = Loader::from_spec(spec).map_err(text)?;
             let samples = loader.samples();
-            (loader, Some(Part { samples, of }))
+            (loader, Some(MeasuredPart { samples, of }))
         }
     };
     let length = Some(loader.len());
@@ -208,7 +208,7 @@ fn open(target: &Path, job: &Job) -> Result<Opened, String> {
     if let Some(most) = job.spans {
         loader.record_timeline(most);
     }
-    let loader = DeviceLoader::new(loader, device, AHEAD, pinned.unwrap_or(true)).map_err(told)?;
+    let loader = DeviceLoader::new(loader, device, AHEAD, pinned.unwrap_or(true)).map_err(text)?;
     Ok((Box::new(DeviceFeed { loader, held: None }), length, chosen))
 }
 
@@ -260,7 +260,10 @@ impl Feed for DeviceFeed {
     }
 
     fn evidence(&mut self) -> Evidence {
-        self.loader.loader().monitor().evidence_since(&feedline::engine::Stats::default())
+        self.loader
+            .loader()
+            .monitor()
+            .evidence_since(&feedline::internals::engine::Stats::default())
     }
 
     fn timeline(&mut self) -> Vec<Vec<Span>> {
@@ -273,7 +276,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use feedline::tune::TrainStep;
+    use feedline::internals::tune::TrainStep;
     use serde_json::json;
 
     use super::*;

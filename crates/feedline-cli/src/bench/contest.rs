@@ -4,13 +4,17 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use feedline::tune::{
-    Advice, Benchmark, Candidate, Configuration, Evidence, Machine, Run, Settings, Summary,
-    TrainStep, Workload, joined, judge_beside, ranking, warnings,
+use feedline::internals::tune::{
+    Advice, Evidence, Machine, Run, TrainStep, Workload, judge_beside,
 };
+use feedline_view::benchmark::{Benchmark, Configuration};
 
+use super::caveats::warnings;
 use super::children::{Surroundings, Trouble};
+use super::configurations::{Candidate, Settings};
 use super::job::{Answer, Job, Task};
+use super::joined::joined;
+use super::ranking::{ranking, summary};
 use crate::output::Output;
 use crate::pipeline;
 use crate::terminal::show_count;
@@ -138,7 +142,7 @@ impl Contest<'_> {
             match self.run(contestant, &workload, None, &mut |_| {}) {
                 Ok(run) => return Ok(Some(run)),
                 Err(Trouble::Interrupted(code)) => return Err(code),
-                // It fails again in its turn, and is told of then.
+                // It fails again in its turn, and is reported then.
                 Err(Trouble::Failed(_)) => {}
             }
         }
@@ -175,7 +179,7 @@ impl Contest<'_> {
                         }
                     };
                     match self.run(contestant, workload, spans, &mut share) {
-                        Ok(run) if !run.tells() => {
+                        Ok(run) if !run.is_conclusive() => {
                             configuration.error = Some(TOO_SHORT.to_owned());
                             configuration.runs.push(run);
                         }
@@ -207,23 +211,23 @@ impl Contest<'_> {
         progress.finish();
         for configuration in &mut configurations {
             if configuration.error.is_none() {
-                configuration.summary = Summary::of(&configuration.runs);
+                configuration.summary = summary(&configuration.runs);
                 let (done, all) = (configuration.runs.len(), self.repeats);
                 configuration.interrupted = (interrupted.is_some() && (done as u64) < all)
                     .then(|| format!("{done} of {all} runs over"));
             }
         }
-        let wished = |(one, of): (&Contestant, &Configuration)| {
+        let requested = |(one, of): (&Contestant, &Configuration)| {
             !(one.candidate.optional && of.error.is_some())
         };
-        let kept: Vec<bool> = contestants.iter().zip(&configurations).map(wished).collect();
+        let kept: Vec<bool> = contestants.iter().zip(&configurations).map(requested).collect();
         let mut kept = kept.into_iter();
         configurations.retain(|_| kept.next().unwrap_or(true));
         (configurations, interrupted)
     }
 }
 
-/// What is said of a run that tells nothing.
+/// What is said of a run that is not conclusive.
 const TOO_SHORT: &str = "a run had one batch, which says nothing of those after it; raise --seconds, --batches or --epochs";
 
 /// Why a configuration is left out, and after how many runs.
@@ -287,7 +291,7 @@ pub(crate) fn conclude(
 const ADVISED: [&str; 5] =
     ["num_workers", "executor", "persistent_workers", "prefetch_factor", "cache"];
 
-/// Whether advice is about something that this comparison was about, or that the best one was told:
+/// Whether advice is about something that this comparison was about, or that the best one was given:
 /// then its figures stand in the table.
 fn was_tried(advice: &Advice, best: &Configuration, all: &[Configuration]) -> bool {
     let Some(code) = &advice.code else { return false };

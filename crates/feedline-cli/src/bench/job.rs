@@ -1,9 +1,10 @@
 //! What the command and the process that runs batches say to each other, a line of JSON each.
 
-use feedline::tune::{Run, Settings, Spread, Workload};
+use feedline::internals::tune::{Run, Spread, Workload};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::configurations::Settings;
 use crate::host::ObjectFacts;
 use crate::pipeline::Keys;
 

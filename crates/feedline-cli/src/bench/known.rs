@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use feedline::tune::{Settings, Subject};
 use feedline::{Loader, Spec};
 
 use super::child;
 use super::children::{Surroundings, Trouble};
+use super::configurations::{Settings, Subject};
 use super::job::{Answer, Job};
 use crate::host::ObjectKind;
 use crate::output::Failure;
@@ -24,7 +24,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Looks at the target of `job`, so that mistakes in it are told before anything is run. `asked`
+    /// Looks at the target of `job`, so that its mistakes are reported before anything is run. `asked`
     /// are settings that were asked for.
     pub(crate) fn of(
         target: &OsStr,

@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use feedline::engine::{Pack, PackOptions};
-use feedline::pack::{TemporaryFolder, WRITABLE, extension};
+use feedline::internals::engine::{Pack, PackOptions};
+use feedline::internals::pack::TemporaryFolder;
 use feedline::spec::{SourceFormat, SourceKind};
-use feedline::tune::Candidate;
 use feedline::{Error, Spec};
 use serde_json::Value;
 
+use super::configurations::Candidate;
 use super::contest::Contestant;
 use crate::output::{Failure, Output};
 use crate::signals::Signals;
@@ -23,16 +23,13 @@ const WAYS: [&str; 2] = ["crop-index", "raw"];
 
 /// Checks the name of a format.
 pub(crate) fn read_format(text: &str) -> Result<String, String> {
-    let known = AS_IT_IS.contains(&text) || WAYS.contains(&text) || format(text).is_some();
+    let known =
+        AS_IT_IS.contains(&text) || WAYS.contains(&text) || SourceFormat::to_write(text).is_some();
     if known {
         return Ok(text.to_owned());
     }
-    let formats = WRITABLE.map(SourceFormat::name).join(", ");
+    let formats = SourceFormat::names(SourceFormat::writable());
     Err(format!("expected folder (the data as it is), crop-index, raw, {formats}"))
-}
-
-fn format(text: &str) -> Option<SourceFormat> {
-    WRITABLE.into_iter().find(|format| format.name() == text || extension(*format) == text)
 }
 
 /// Where packed sets lie: a folder that the user keeps, or one that goes with this.
@@ -82,14 +79,14 @@ impl Shelf {
             return Err("arrays have no files that could be packed".to_owned());
         }
         let options = PackOptions {
-            to: format(name),
+            to: SourceFormat::to_write(name),
             crop_index: name == "crop-index",
             raw: name == "raw",
             decode: spec.decode.clone(),
             ..PackOptions::default()
         };
-        let told = |error: Error| format!("cannot be packed: {error}");
-        let pack = Pack::open(source.kind.clone(), options).map_err(told)?;
+        let refused = |error: Error| format!("cannot be packed: {error}");
+        let pack = Pack::open(source.kind.clone(), options).map_err(refused)?;
         let place = self.folder.join(name);
         output.note(&format!(
             "packing {} samples as {name} into {}",
@@ -99,7 +96,7 @@ impl Shelf {
         let (progress, began) = (output.progress(pack.samples(), "samples"), Instant::now());
         let packed = pack.run(&place, &|done| progress.set(done), &|| signals.received().is_some());
         progress.finish();
-        let packed = packed.map_err(told)?;
+        let packed = packed.map_err(refused)?;
         let took = show_seconds(began.elapsed().as_secs_f64());
         output.note(&match packed.kept {
             true => format!("{name}: was there already"),

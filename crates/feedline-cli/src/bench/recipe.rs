@@ -5,9 +5,9 @@ use std::path::Path;
 
 use feedline::Spec;
 use feedline::spec::{OpSpec, read_file};
-use feedline::tune::{Settings, Subject};
 use serde_json::Value;
 
+use super::configurations::{Settings, Subject};
 use super::job::Job;
 use super::packing::AS_IT_IS;
 use crate::pipeline::{self, Keys};
@@ -177,14 +177,14 @@ fn python(subject: Subject, settings: &Settings) -> Vec<String> {
             "cache" => format!("cache={{\"hold\": {}}}", literal(value)),
             // torch's own takes numbers only.
             "num_workers" if value == "auto" && loader == Some("torch") => {
-                format!("num_workers={}", feedline::tune::cores())
+                format!("num_workers={}", feedline::internals::tune::cores())
             }
             key => format!("{key}={}", literal(value)),
         })
         .collect();
     let own = subject == Subject::TorchLoader;
     if !own && loader == Some("feedline.torch") && !settings.contains_key("num_workers") {
-        // It is measured with workers, and has none unless it is told.
+        // It is measured with workers, and has none unless a number is given.
         arguments.push("num_workers=\"auto\"".to_owned());
     }
     let call = |class: &str| {
@@ -278,12 +278,12 @@ mod tests {
     const CROP: &str = "transforms=[feedline.transforms.RandomResizedCrop(size=224)]";
 
     #[test]
-    fn what_was_measured_is_what_is_told() {
+    fn what_was_measured_is_what_is_recommended() {
         let plain = job(json!({}), &[]);
-        let told =
+        let given =
             lines("my photos", &plain, json!({}), json!({"num_workers": 2, "cache": "decoded"}));
         assert_eq!(
-            told,
+            given,
             [
                 "feedline run 'my photos' --set num_workers=2 --set cache.hold=decoded".to_owned(),
                 format!(
@@ -292,20 +292,20 @@ mod tests {
             ]
         );
         // The default crop is part of it.
-        let told = lines("it's", &plain, json!({"batch_size": 8}), json!({"cache": "none"}));
-        assert_eq!(told[0], "feedline run 'it'\\''s' --set batch_size=8");
-        assert_eq!(told[1], format!("feedline.Loader(\"it's\", batch_size=8, {CROP})"));
+        let given = lines("it's", &plain, json!({"batch_size": 8}), json!({"cache": "none"}));
+        assert_eq!(given[0], "feedline run 'it'\\''s' --set batch_size=8");
+        assert_eq!(given[1], format!("feedline.Loader(\"it's\", batch_size=8, {CROP})"));
 
         let ops = json!([{"op": "Resize", "size": [32, 32], "antialias": true}]);
         let flags = json!({"shuffle": true, "transforms": ops});
         let much = job(flags, &["decode.mode=gray", "subset=\":16\""]);
-        let told = lines("photos", &much, json!({"batch_size": 16}), json!({"num_workers": 1}));
+        let given = lines("photos", &much, json!({"batch_size": 16}), json!({"num_workers": 1}));
         assert_eq!(
-            told[0],
+            given[0],
             "feedline run photos --set batch_size=16 --set num_workers=1 --set decode.mode=gray --set 'subset=\":16\"' --shuffle --transform 'Resize(size=[32,32], antialias=true)'"
         );
         assert_eq!(
-            told[1],
+            given[1],
             "feedline.Loader(\"photos\", batch_size=16, transforms=[feedline.transforms.Resize(size=[32, 32], antialias=True)], shuffle=True, num_workers=1, decode={\"mode\": \"gray\"}, subset=\":16\")"
         );
     }
@@ -313,17 +313,17 @@ mod tests {
     #[test]
     fn packed_data_is_read_where_it_is() {
         let plain = job(json!({}), &[]);
-        let told = lines("photos", &plain, json!({}), json!({"format": "tar"}));
-        assert_eq!(told[..2], ["feedline pack photos packed --to tar", "feedline run packed"]);
-        assert_eq!(told[2], format!("feedline.Loader(\"packed\", batch_size=64, {CROP})"));
+        let given = lines("photos", &plain, json!({}), json!({"format": "tar"}));
+        assert_eq!(given[..2], ["feedline pack photos packed --to tar", "feedline run packed"]);
+        assert_eq!(given[2], format!("feedline.Loader(\"packed\", batch_size=64, {CROP})"));
         let kept = Path::new("kept");
         let base = Settings::new();
         let (target, subject, job) = ("photos", Subject::Native, &plain);
         let recipe = Recipe { target, subject, job, base: &base, spec: None, keep: Some(kept) };
-        let told = recipe.lines(&map(json!({"format": "crop-index"})));
-        assert_eq!(told[0], "feedline run kept/crop-index");
-        let told = recipe.lines(&map(json!({"format": "folder"})));
-        assert_eq!(told[0], "feedline run photos");
+        let given = recipe.lines(&map(json!({"format": "crop-index"})));
+        assert_eq!(given[0], "feedline run kept/crop-index");
+        let given = recipe.lines(&map(json!({"format": "folder"})));
+        assert_eq!(given[0], "feedline run photos");
     }
 
     #[test]
@@ -335,19 +335,19 @@ mod tests {
         std::fs::write(&file, text).unwrap();
         let name = file.to_str().unwrap();
         let quiet = job(json!({}), &[]);
-        let told = lines(name, &quiet, json!({}), json!({"num_workers": 0}));
-        assert_eq!(told[0], format!("feedline run '{name}' --set num_workers=0"));
-        assert_eq!(told[1], format!("feedline.Loader.from_spec(\"{name}\", num_workers=0)"));
-        let told = lines(name, &quiet, json!({}), json!({"format": "tar", "cache": "none"}));
-        assert_eq!(told.len(), 2, "no flag takes the cache away: {told:?}");
+        let given = lines(name, &quiet, json!({}), json!({"num_workers": 0}));
+        assert_eq!(given[0], format!("feedline run '{name}' --set num_workers=0"));
+        assert_eq!(given[1], format!("feedline.Loader.from_spec(\"{name}\", num_workers=0)"));
+        let given = lines(name, &quiet, json!({}), json!({"format": "tar", "cache": "none"}));
+        assert_eq!(given.len(), 2, "no flag takes the cache away: {given:?}");
         assert_eq!(
-            told[1],
+            given[1],
             format!("feedline.Loader.from_spec(\"{name}\", source=\"packed\", cache=None)")
         );
         let gray = job(json!({}), &["decode.mode=gray"]);
-        let told = lines(name, &gray, json!({}), json!({"format": "raw"}));
+        let given = lines(name, &gray, json!({}), json!({"format": "raw"}));
         assert_eq!(
-            told[1..],
+            given[1..],
             [
                 format!("feedline run '{name}' --set 'source=\"packed\"' --set decode.mode=gray"),
                 format!(

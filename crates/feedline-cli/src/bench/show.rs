@@ -1,14 +1,16 @@
 //! The result as a table, as CSV, as Markdown.
 
-use feedline::spec::read::show_bytes;
-use feedline::spec::show::{show_percent, show_time};
-use feedline::tune::{Benchmark, Configuration, Summary, TrainStep, equals};
+use feedline::internals::spec::read::show_bytes;
+use feedline::internals::spec::show::{show_percent, show_time};
+use feedline::internals::tune::TrainStep;
+use feedline_view::benchmark::{Benchmark, Configuration, Summary};
 use serde_json::Value;
 
+use super::ranking::{equals, workers_of};
 use crate::output::{Failure, Output};
 use crate::terminal::{Table, show_count};
 
-/// One run tells nothing of how far others would be apart.
+/// One run does not show how far others would be apart.
 fn is_repeated(configuration: &Configuration) -> bool {
     configuration.runs.len() > 1
 }
@@ -233,7 +235,7 @@ pub(crate) fn csv(benchmark: &Benchmark) -> String {
             }
         }
         fields.push(configuration.runs.len().to_string());
-        fields.push(feedline::tune::workers_of(configuration).to_string());
+        fields.push(workers_of(configuration).to_string());
         fields.push(Value::Object(configuration.settings.clone()).to_string());
         let interrupted =
             configuration.interrupted.as_ref().map(|done| format!("interrupted: {done}"));
@@ -287,9 +289,13 @@ pub(crate) fn markdown(benchmark: &Benchmark) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use feedline::tune::{Machine, Run, TrainStep, Warning, Workload, name_of, ranking};
+    use feedline::internals::tune::{Machine, Run, TrainStep, Workload};
+    use feedline_view::benchmark::Warning;
     use serde_json::Map;
+
+    use super::super::configurations::name_of;
+    use super::super::ranking::{ranking, summary};
+    use super::*;
 
     fn benchmark() -> Benchmark {
         let make = |workers: u64, rate: f64| {
@@ -306,7 +312,7 @@ mod tests {
             let settings: Map<String, Value> =
                 [("num_workers".to_owned(), workers.into())].into_iter().collect();
             let runs = vec![run.clone(), run];
-            let (name, summary) = (name_of(&settings), Summary::of(&runs));
+            let (name, summary) = (name_of(&settings), summary(&runs));
             Configuration { name, settings, summary, runs, ..Configuration::default() }
         };
         let mut failed = make(9, 0.0);

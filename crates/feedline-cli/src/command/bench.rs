@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use feedline::deliver::device::cuda;
-use feedline::spec::read::parse_duration;
-use feedline::tune::{
-    Benchmark, Candidate, Configuration, Machine, Settings, Subject, TrainStep, Workload, grid,
-    preset, read_settings, read_value,
-};
+use feedline::internals::spec::read::parse_duration;
+use feedline::internals::tune::{Machine, TrainStep, Workload};
 use feedline_view::Report;
+use feedline_view::benchmark::{Benchmark, Configuration};
 use serde_json::{Value, json};
 
 use super::copies::{Copies, batch_bytes};
 use crate::bench::children::{Surroundings, Trouble};
+use crate::bench::configurations::{
+    Candidate, Settings, Subject, grid, preset, read_settings, read_value,
+};
 use crate::bench::contest::{Contest, Contestant, Length, conclude};
 use crate::bench::job::{Answer, Job, Task};
 use crate::bench::known::{Known, Stop};
@@ -262,7 +263,7 @@ impl Bench {
         let recipe = Recipe { target, subject, job, base, spec, keep };
         let best = benchmark.ranking.first().map(|best| &benchmark.configurations[*best]);
         let lines = best.map_or_else(Vec::new, |best| recipe.lines(&best.settings));
-        self.tell(&benchmark, &lines, ended.is_some(), output)?;
+        self.report(&benchmark, &lines, ended.is_some(), output)?;
         Ok(match ended {
             Some(code) => Outcome::Interrupted(code),
             None if benchmark.ranking.is_empty() => Outcome::BadSamples,
@@ -379,7 +380,7 @@ impl Bench {
         }
         let mut all = Vec::new();
         if self.preset || (axes.is_empty() && self.config.is_empty()) {
-            all.extend(preset(known.subject, feedline::tune::cores() as u64));
+            all.extend(preset(known.subject, feedline::internals::tune::cores() as u64));
         }
         if !axes.is_empty() {
             let grid = grid(&axes).map_err(Failure::Usage)?;
@@ -415,7 +416,7 @@ impl Bench {
         }
     }
 
-    /// The trial and all runs; nothing if a signal came before there was anything to tell.
+    /// The trial and all runs; nothing if a signal came before there was anything to report.
     fn measure(
         &self,
         contest: &Contest<'_>,
@@ -443,7 +444,7 @@ impl Bench {
     }
 
     /// The result first: no file that cannot be written takes it away.
-    fn tell(
+    fn report(
         &self,
         benchmark: &Benchmark,
         recipe: &[String],

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use feedline::deliver::device::{self, Measured};
+use feedline::internals::spec::read::{parse_bytes, show_bytes};
 use feedline::sample::DType;
 use feedline::source::{Arrays, Column};
-use feedline::spec::read::{parse_bytes, show_bytes};
 use feedline::{DeviceLoader, Loader};
 use serde_json::json;
 

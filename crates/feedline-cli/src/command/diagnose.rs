@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use feedline::spec::read::parse_duration;
-use feedline::tune::{
+use feedline::internals::spec::read::parse_duration;
+use feedline::internals::tune::{
     Diagnosis, GoingOn, Machine, Resource, StageRow, StallBar, TrainStep, Workload, diagnose_feed,
     shell_word,
 };
@@ -32,7 +32,7 @@ Examples:
 
 It runs everything real, then with parts out of the way: encoded samples in memory (no reading), \
 decoded images in memory (no decoding), rows made before (no transforms), final batches handed over \
-again. What each brings tells where the time goes. A loader or data set in Python is run as it is.";
+again. What each brings shows where the time goes. A loader or data set in Python is run as it is.";
 
 /// Say why the trainer waits for its batches, and what to change.
 #[derive(Debug, clap::Args)]
@@ -346,8 +346,8 @@ fn facts(diagnosis: &Diagnosis) -> Vec<(&'static str, String)> {
         ("final batches again", ceilings.replayed),
     ];
     if rates.iter().any(|(_, rate)| rate.is_some()) {
-        let told = rates.map(|(name, rate)| format!("{name} {}", show_rate(rate)));
-        facts.push(("without a step", format!("{} samples/s", told.join(", "))));
+        let named = rates.map(|(name, rate)| format!("{name} {}", show_rate(rate)));
+        facts.push(("without a step", format!("{} samples/s", named.join(", "))));
     }
     if ceilings.step.is_some() {
         facts.push(("the step alone", format!("{} samples/s", show_rate(ceilings.step))));
@@ -376,12 +376,12 @@ mod tests {
     use super::*;
 
     fn diagnosis() -> Diagnosis {
-        let evidence = feedline::tune::Evidence::default();
+        let evidence = feedline::internals::tune::Evidence::default();
         Diagnosis {
             target: "x".to_owned(),
             machine: Machine::default(),
             workload: Workload { step: TrainStep::Own, epochs: 1, batches: None, seconds: None },
-            verdict: feedline::tune::judge(&evidence),
+            verdict: feedline::internals::tune::judge(&evidence),
             stages: Vec::new(),
             ceilings: Default::default(),
             evidence,
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_step_is_not_told_as_without_one() {
+    fn what_has_a_step_is_not_reported_as_without_one() {
         let mut found = diagnosis();
         let named = |found: &Diagnosis, name: &str| {
             facts(found).into_iter().find(|(known, _)| *known == name).map(|(_, text)| text)

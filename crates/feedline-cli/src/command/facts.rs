@@ -1,8 +1,10 @@
 //! What `feedline inspect` says of fields, files, blocks and speed.
 
-use feedline::engine::{FieldFacts, Inspection, MOST_INFLATION, Mixing, Rate, SourceFacts};
+use feedline::internals::engine::{
+    FieldFacts, Inspection, MOST_INFLATION, Mixing, Rate, SourceFacts,
+};
+use feedline::internals::spec::read::show_bytes;
 use feedline::sample::FieldKind;
-use feedline::spec::read::show_bytes;
 use serde_json::{Value, json};
 
 use crate::output::{Failure, Output};
@@ -11,7 +13,6 @@ use crate::terminal::{Paint, show_count};
 /// A field in words.
 pub(super) fn describe_field(field: &FieldFacts) -> String {
     let kind = match &field.kind {
-        FieldKind::EncodedImage => return format!("{} (encoded image)", field.name),
         FieldKind::Pixels { channels } => {
             return format!("{} ({channels} x uint8 pixels)", field.name);
         }
@@ -22,8 +23,7 @@ pub(super) fn describe_field(field: &FieldFacts) -> String {
         FieldKind::Ragged { dtype, axes } => {
             return format!("{} ({dtype}, {axes} axes of any length)", field.name);
         }
-        FieldKind::Bytes => return format!("{} (bytes)", field.name),
-        FieldKind::Text => return format!("{} (text)", field.name),
+        other => return format!("{} ({})", field.name, other.name()),
     };
     let range = field.range.map_or(String::new(), |(low, high)| format!(", {low} to {high}"));
     let distinct = match field.distinct {
@@ -141,7 +141,7 @@ pub(super) fn show_rate(
     output.line("")?;
     output.text(
         &format!(
-            "loads {} samples/s, reading {}/s, with {workers} workers (a trial of one second)",
+            "loads {} samples/s, reading {}/s, with {workers} workers (one-second trial)",
             show_count(rate.samples as u64),
             show_bytes(rate.bytes as u64),
         ),

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use feedline::engine::Inspection;
+use feedline::internals::engine::Inspection;
+use feedline::internals::spec::read::show_bytes;
 use feedline::sample::FieldKind;
-use feedline::spec::read::show_bytes;
 use serde_json::{Value, json};
 
 use super::facts;
@@ -93,11 +93,11 @@ impl Inspect {
         defaults.insert("batch_size".to_owned(), 64.into());
         let spec = pipeline::describe(&self.target, defaults, flags, &self.set)?;
         let start = Instant::now();
-        let inspect = feedline::engine::Inspect::open(&spec)?;
+        let inspect = feedline::internals::engine::Inspect::open(&spec)?;
         let progress = output.progress(inspect.samples(), "files");
         let inspection = inspect.run(self.sample, &|done| progress.set(done))?;
         progress.finish();
-        let figures = Figures::of(&inspection);
+        let figures = InspectionSummary::of(&inspection);
         let rate = if self.no_trial { None } else { inspect.trial() };
         if output.is_json() {
             let seconds = start.elapsed().as_secs_f64();
@@ -118,7 +118,7 @@ impl Inspect {
     fn show(
         &self,
         found: &Inspection,
-        figures: &Figures,
+        figures: &InspectionSummary,
         output: &mut Output,
     ) -> Result<(), Failure> {
         let names: Vec<&str> = found.sources.iter().map(|source| source.name.as_str()).collect();
@@ -229,7 +229,7 @@ impl Inspect {
 }
 
 /// What is shown, computed once for text and JSON.
-struct Figures {
+struct InspectionSummary {
     total_bytes: u64,
     sizes: Option<Spread>,
     widths: Option<Spread>,
@@ -239,9 +239,9 @@ struct Figures {
     misnamed: u64,
 }
 
-impl Figures {
+impl InspectionSummary {
     fn of(found: &Inspection) -> Self {
-        let spread = |value: &dyn Fn(&feedline::engine::Seen) -> f64| {
+        let spread = |value: &dyn Fn(&feedline::internals::engine::Seen) -> f64| {
             Spread::new(found.headers.iter().map(value).collect())
         };
         let mut formats = BTreeMap::<String, u64>::new();
@@ -257,7 +257,7 @@ impl Figures {
         // Files that hold many samples have more in them than the images.
         let in_files = found.sources.iter().all(|source| !source.files.is_empty());
         let files = found.sources.iter().flat_map(|source| &source.files);
-        Figures {
+        InspectionSummary {
             total_bytes: match in_files {
                 true => files.map(|file| file.bytes).sum(),
                 false => found.file_sizes.iter().sum(),
@@ -274,16 +274,12 @@ impl Figures {
     fn json(&self, found: &Inspection, target: &std::path::Path, seconds: f64) -> Value {
         let spread = |spread: &Option<Spread>| spread.as_ref().map(Spread::json);
         let fields = found.fields.iter().map(|field| {
-            let (kind, shape) = match &field.kind {
-                FieldKind::EncodedImage => ("encoded image", None),
-                FieldKind::Pixels { .. } => ("uint8 pixels", None),
-                FieldKind::Array { dtype, shape } => (dtype.name(), Some(shape)),
-                FieldKind::Ragged { dtype, .. } => (dtype.name(), None),
-                FieldKind::Bytes => ("bytes", None),
-                FieldKind::Text => ("text", None),
+            let shape = match &field.kind {
+                FieldKind::Array { shape, .. } => Some(shape),
+                _ => None,
             };
             json!({
-                "name": field.name, "type": kind, "shape": shape,
+                "name": field.name, "type": field.kind.name(), "shape": shape,
                 "min": field.range.map(|range| range.0), "max": field.range.map(|range| range.1),
                 "distinct": field.distinct,
             })

@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use feedline::Spec;
-use feedline::engine::{Expectation, Gain, Pack, PackOptions, Packed, transforms_until};
-use feedline::image::Layout;
-use feedline::pack::jpeg::Subsampling;
-use feedline::pack::record::WriteOptions;
-use feedline::pack::shards::Limit;
-use feedline::pack::{WRITABLE, extension, is_one_file};
-use feedline::spec::read::{parse_bytes, show_bytes};
+use feedline::internals::engine::{Expectation, Gain, Pack, PackOptions, Packed, transforms_until};
+use feedline::internals::image::Layout;
+use feedline::internals::pack::jpeg::Subsampling;
+use feedline::internals::pack::record::WriteOptions;
+use feedline::internals::pack::shards::Limit;
+use feedline::internals::spec::read::{parse_bytes, show_bytes};
 use feedline::spec::{OpSpec, SourceFormat, SourceKind, Workers};
 use serde_json::{Value, json};
 
@@ -170,7 +169,7 @@ impl PackCommand {
     fn format(&self) -> Option<SourceFormat> {
         let named = || {
             let ending = self.destination.extension()?.to_str()?;
-            WRITABLE.into_iter().find(|format| extension(*format).eq_ignore_ascii_case(ending))
+            SourceFormat::writable().find(|format| format.extension().eq_ignore_ascii_case(ending))
         };
         self.to.or_else(|| named().filter(|_| !self.raw))
     }
@@ -271,7 +270,7 @@ impl PackCommand {
             None => given(&shards)
                 .or_else(|| given(&of_formats))
                 .map(|flag| format!("{flag} is for the files of a format: give --to FORMAT, too")),
-            Some(format) if is_one_file(format) => given(&shards).map(|flag| {
+            Some(format) if format.is_one_file() => given(&shards).map(|flag| {
                 format!("{flag} has no meaning: {} is not written in shards", format.name())
             }),
             Some(_) => None,
@@ -490,9 +489,8 @@ fn show_packed(
 }
 
 fn read_format(text: &str) -> Result<SourceFormat, String> {
-    let names = || WRITABLE.map(SourceFormat::name).join(", ");
-    let found = WRITABLE.into_iter().find(|f| f.name() == text || extension(*f) == text);
-    found.ok_or_else(|| format!("expected one of {}", names()))
+    SourceFormat::to_write(text)
+        .ok_or_else(|| format!("expected one of {}", SourceFormat::names(SourceFormat::writable())))
 }
 
 /// An op as [`pipeline::read_transform`] gives it.

@@ -2,23 +2,23 @@
 
 use std::path::PathBuf;
 
-use feedline::engine::{LoaderFeed, Pack, PackOptions};
-use feedline::layout::BatchField;
-use feedline::spec::read::show_bytes;
-use feedline::spec::show::{counted, show_percent, show_rate, show_time};
+use feedline::internals::engine::{LoaderFeed, Pack, PackOptions};
+use feedline::internals::layout::BatchField;
+use feedline::internals::spec::read::show_bytes;
+use feedline::internals::spec::show::{counted, show_percent, show_rate, show_time};
+use feedline::internals::tune::{self, Evidence, Run, TrainStep, Workload, measure};
 use feedline::spec::{OnError, SourceKind, SourceSpec, Subset, Workers};
-use feedline::tune::{
-    self, Cost, Demand, Evidence, Measured, Node, NodePlan, Run, TrainStep, Workload, advise,
-    measure, others_in_words,
-};
 use feedline::{Error, Loader, Spec};
 use serde_json::{Value, json};
 
 use super::tune::{needs_data, size, train_step};
+use crate::bench::caveats::others_in_words;
+use crate::node_plan::{Measured, Node, NodePlan, advise};
 use crate::output::{Failure, Outcome, Output};
 use crate::pipeline::{self, Keys};
 use crate::signals::Signals;
 use crate::terminal::{Progress, Table, show_count};
+use crate::tuning::{Cost, Demand};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,7 +78,7 @@ pub(crate) struct Plan {
 /// A measurement ends after so many seconds, however few samples were made.
 const LONGEST: f64 = 20.0;
 
-/// Samples of a batch while it is measured: many batches tell more than a few large ones.
+/// Samples of a batch while it is measured: many batches show more than a few large ones.
 const MEASURED_BATCH: u64 = 16;
 
 /// What is measured with all cores: so many batches, and so many samples for each worker, beside
@@ -98,7 +98,7 @@ const TURNS: u64 = 3;
 /// Samples that are packed to see what that brings.
 const PACKED: u64 = 256;
 
-/// More cores than this tell nothing new.
+/// More cores than this show nothing new.
 const MOST_CORES: usize = 64;
 
 impl Plan {
@@ -193,7 +193,7 @@ impl Plan {
     }
 }
 
-/// Samples that tell what so many workers do together.
+/// Samples that show what so many workers do together.
 fn samples_for(spec: &Spec, workers: usize) -> Result<u64, Failure> {
     let changed = measurable(spec, workers);
     let size = changed.batch_size;
@@ -209,20 +209,19 @@ fn steady_samples(batch_size: u64, workers: u64, open: u64) -> u64 {
 
 /// The spec with so many workers, and without what would hide what a sample costs.
 fn measurable(spec: &Spec, workers: usize) -> Spec {
-    Spec {
-        num_workers: Workers::Count(workers as u64),
-        batch_size: spec.batch_size.min(MEASURED_BATCH),
-        // A cache would tell of the second epoch only.
-        cache: None,
+    spec.clone().with(|it| {
+        it.num_workers = Workers::Count(workers as u64);
+        it.batch_size = spec.batch_size.min(MEASURED_BATCH);
+        // A cache would show the second epoch only.
+        it.cache = None;
         // The same bad samples are met by every run: the list of them is for real ones.
-        quarantine: None,
-        rank: Some(0),
-        world_size: Some(1),
-        ..spec.clone()
-    }
+        it.quarantine = None;
+        it.rank = Some(0);
+        it.world_size = Some(1);
+    })
 }
 
-/// One worker twice and all together. The first reads what the others read again: it tells how long
+/// One worker twice and all together. The first reads what the others read again: it shows how long
 /// bytes take, and the others are compared with the same data in memory.
 fn measure_all(
     spec: &Spec,
@@ -369,7 +368,7 @@ fn packing(spec: &Spec, signals: &Signals, output: &Output) -> Result<f64, Strin
     let [source] = spec.sources.as_slice() else {
         return Err("several sources are packed one by one".to_owned());
     };
-    let told = |error: Error| error.to_string();
+    let text = |error: Error| error.to_string();
     let options = PackOptions {
         crop_index: true,
         check: false,
@@ -377,23 +376,22 @@ fn packing(spec: &Spec, signals: &Signals, output: &Output) -> Result<f64, Strin
         decode: spec.decode.clone(),
         ..PackOptions::default()
     };
-    let pack = Pack::open(source.kind.clone(), options).map_err(told)?;
+    let pack = Pack::open(source.kind.clone(), options).map_err(text)?;
     let count = PACKED.min(pack.samples());
     let progress = output.progress((1 + 2 * TURNS) * count, "samples, to try packing");
     let made = (|| {
         let stop = || signals.received().is_some();
-        let part = pack.part(count, &|done| progress.set(done), &stop).map_err(told)?;
+        let part = pack.part(count, &|done| progress.set(done), &stop).map_err(text)?;
         let mut packed = source.clone();
         packed.kind = SourceKind::Path(part.path().to_owned());
         let cost = |sources: Vec<SourceSpec>, subset: Option<Subset>, before: u64| {
-            let changed = Spec {
-                sources,
-                subset,
-                weights: None,
-                num_samples: None,
-                on_error: OnError::Skip,
-                ..spec.clone()
-            };
+            let changed = spec.clone().with(|spec| {
+                spec.sources = sources;
+                spec.subset = subset;
+                spec.weights = None;
+                spec.num_samples = None;
+                spec.on_error = OnError::Skip;
+            });
             let made = make(&changed, 1, count, signals, &progress, before);
             let made = made.map_err(|failure| failure.message())?;
             let cost = Cost::of(&made.run.evidence).filter(|cost| cost.cpu > 0.0);
@@ -475,7 +473,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_who_use_the_cores_are_told_of() {
+    fn others_who_use_the_cores_are_reported() {
         let made = |busy: Option<f64>| {
             let mut run = Run { seconds: 2.0, ..Run::default() };
             (run.evidence.machine_cores_busy, run.evidence.process_cores) = (busy, Some(1.0));

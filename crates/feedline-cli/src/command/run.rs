@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use feedline::deliver::RunHash;
 use feedline::internals::output_file;
-use feedline::spec::read::{parse_duration, show_bytes};
+use feedline::internals::spec::read::{parse_duration, show_bytes};
 use feedline::spec::{LastBatch, OnError};
 use feedline::{Batch, Error, Loader, State};
 use serde_json::{Value, json};
@@ -487,7 +487,7 @@ fn read_state(path: &Path) -> Result<State, Failure> {
     })
 }
 
-/// The most memory that this process ever held, where the system tells (Linux).
+/// The most memory that this process ever held, where the system reports it (Linux).
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use feedline::pack::SamplePhotos;
-use feedline::spec::read::show_bytes;
+use feedline::internals::spec::read::show_bytes;
+use feedline_sample_photos::SamplePhotos;
 use serde_json::json;
 
 use crate::output::{Failure, Outcome, Output};

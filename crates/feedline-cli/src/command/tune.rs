@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use feedline::engine::LoaderFeed;
+use feedline::internals::engine::LoaderFeed;
+use feedline::internals::spec::read::{parse_bytes, show_bytes};
+use feedline::internals::spec::show::{counted, show_percent, show_rate};
+use feedline::internals::tune::{self, TrainStep, Workload, measure};
 use feedline::spec::Workers;
-use feedline::spec::read::{parse_bytes, show_bytes};
-use feedline::spec::show::{counted, show_percent, show_rate};
-use feedline::tune::{
-    self, Choice, GOAL, Limits, Search, Stretch, TrainStep, Tried, Tunables, Workload, measure,
-};
 use feedline::{Error, Loader, Spec};
 use serde_json::{Value, json};
 
@@ -18,6 +16,7 @@ use crate::pipeline::{self, Keys, is_spec_file};
 use crate::rewrite::{self, Change};
 use crate::signals::Signals;
 use crate::terminal::Table;
+use crate::tuning::{Choice, GOAL, Limits, Search, Stretch, Tried, Tunables};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -247,7 +246,7 @@ impl Tune {
         let loader = Loader::from_spec(spec.clone())?;
         let limit = loader.stats().flow.limit;
         let state = |memory: u64| {
-            let changed = Spec { memory: Some(memory), ..spec.clone() };
+            let changed = spec.clone().with(|spec| spec.memory = Some(memory));
             Loader::from_spec(changed).map(|loader| loader.state())
         };
         let moved = state(limit / 2).is_ok_and(|state| state != loader.state());
@@ -296,7 +295,7 @@ impl Tune {
     ) -> Result<(Stretch, u64), Failure> {
         let failed = |open| (Stretch { wait_share: 1.0, open, ..Stretch::default() }, open);
         // The same bad samples are met by every run: the list of them is for real ones.
-        let measured = Spec { quarantine: None, ..applied(spec, settings) };
+        let measured = applied(spec, settings).with(|spec| spec.quarantine = None);
         let loader = match Loader::from_spec(measured) {
             Err(Error::Memory(_)) if !first => return Ok(failed(0)),
             loader => loader?,
@@ -445,12 +444,11 @@ pub(crate) fn needs_data(command: &str, target: &Path) -> Result<(), Failure> {
 }
 
 fn applied(spec: &Spec, settings: Tunables) -> Spec {
-    Spec {
-        num_workers: Workers::Count(settings.num_workers),
-        prefetch_factor: settings.prefetch_factor,
-        memory: settings.memory,
-        ..spec.clone()
-    }
+    spec.clone().with(|spec| {
+        spec.num_workers = Workers::Count(settings.num_workers);
+        spec.prefetch_factor = settings.prefetch_factor;
+        spec.memory = settings.memory;
+    })
 }
 
 fn changes(choice: &Choice) -> Vec<Change> {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use feedline::error::SampleError;
 use feedline::internals::catalog::{Catalog, Kind};
 use feedline::internals::output_file;
-use feedline::spec::read::show_bytes;
+use feedline::internals::spec::read::show_bytes;
 use serde_json::{Value, json};
 
 use crate::output::{Failure, Outcome, Output};
@@ -70,7 +70,7 @@ impl Verify {
         flags.extend(self.num_workers.map(|workers| ("num_workers".to_owned(), workers)));
         flags.extend(self.memory.map(|memory| ("memory".to_owned(), memory.into())));
         let spec = pipeline::describe(&self.target, Keys::new(), flags, &self.set)?;
-        let verify = feedline::engine::Verify::open(&spec)?;
+        let verify = feedline::internals::engine::Verify::open(&spec)?;
         let cannot_list = |path: &PathBuf, source| {
             let path = path.clone();
             Failure::Library(feedline::Error::Io { what: "cannot write the list", path, source })
@@ -191,17 +191,17 @@ impl Verify {
     fn compare(&self, packed: &Catalog, output: &Output) -> Result<Compared, Failure> {
         let threads = match self.num_workers.as_ref().and_then(Value::as_u64) {
             Some(count) => count as usize,
-            None => feedline::tune::cores(),
+            None => feedline::internals::tune::cores(),
         };
         let mut files = 0;
         packed.files(&self.target, &mut |_| files += 1)?;
         let progress = output.progress(files, "files");
         let start = Instant::now();
         let mut bad = Vec::new();
-        let (files, bytes) = feedline::pack::files::check(
+        let (files, bytes) = feedline::internals::pack::files::check(
             &self.target,
             packed,
-            feedline::decode::EXTENSIONS,
+            feedline::internals::decode::EXTENSIONS,
             threads,
             &|done| progress.set(done),
             &mut |path, reason| bad.push((self.target.join(path), reason)),

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 /// The command with plain surroundings: no colour settings, no ranks, a UTF-8 locale.
-pub fn command(args: &[&str]) -> Command {
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_feedline"));
     command.args(args).env("LC_ALL", "C.UTF-8");
     for variable in ["NO_COLOR", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"] {
@@ -18,17 +18,17 @@ pub fn command(args: &[&str]) -> Command {
     command
 }
 
-pub fn feedline(args: &[&str]) -> Output {
+pub(crate) fn feedline(args: &[&str]) -> Output {
     command(args).output().unwrap()
 }
 
-pub fn text(bytes: &[u8]) -> &str {
+pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
 /// The result as JSON, of a command that must end with `code`.
 #[track_caller]
-pub fn json(args: &[&str], code: i32) -> Value {
+pub(crate) fn json(args: &[&str], code: i32) -> Value {
     let output = feedline(&[args, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(code), "{args:?}: {}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -36,14 +36,14 @@ pub fn json(args: &[&str], code: i32) -> Value {
 
 /// What a failing command says on standard error.
 #[track_caller]
-pub fn complaint(args: &[&str], code: i32) -> String {
+pub(crate) fn complaint(args: &[&str], code: i32) -> String {
     let output = feedline(args);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {}", text(&output.stderr));
     text(&output.stderr).to_owned()
 }
 
 /// 40 photos in 4 classes, made once: nobody may change them.
-pub fn photos() -> &'static str {
+pub(crate) fn photos() -> &'static str {
     static PHOTOS: OnceLock<String> = OnceLock::new();
     PHOTOS.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("command-photos");
@@ -56,7 +56,7 @@ pub fn photos() -> &'static str {
 }
 
 /// An empty folder for one test.
-pub fn fresh(name: &str) -> PathBuf {
+pub(crate) fn fresh(name: &str) -> PathBuf {
     let name = format!("command-{name}-{}", std::process::id());
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&path);
@@ -65,7 +65,7 @@ pub fn fresh(name: &str) -> PathBuf {
 }
 
 /// The encoded bytes of one of the photos.
-pub fn a_photo() -> Vec<u8> {
+pub(crate) fn a_photo() -> Vec<u8> {
     let class = fs::read_dir(photos()).unwrap().map(|entry| entry.unwrap().path());
     let class = class.filter(|path| path.is_dir()).min().unwrap();
     let photo = fs::read_dir(class).unwrap().map(|entry| entry.unwrap().path()).min().unwrap();

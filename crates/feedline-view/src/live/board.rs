@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use feedline::engine::{Monitor, Stats};
-use feedline::observe::Usage;
+use feedline::internals::engine::{Monitor, Stats};
+use feedline::internals::observe::Usage;
 use serde_json::{Value, json};
 
 use super::quarantine;
@@ -52,7 +52,7 @@ struct Entry {
     id: u64,
     about: About,
     since: Instant,
-    figures: Figures,
+    figures: StatsSource,
     /// Of a loader that pushes its figures: since when the program waits for a batch, in
     /// nanoseconds after `since`, plus one; 0 if it does not.
     asked: AtomicU64,
@@ -60,7 +60,7 @@ struct Entry {
     used: Mutex<(u64, u64)>,
 }
 
-enum Figures {
+enum StatsSource {
     Engine(Monitor),
     Pushed(Mutex<Value>),
 }
@@ -75,7 +75,7 @@ pub(super) enum Look {
 impl Watched {
     /// The newest figures of a loader that is not the engine's: the keys of `Loader.stats()`.
     pub fn push(&self, stats: Value) {
-        if let Figures::Pushed(newest) = &self.0.figures {
+        if let StatsSource::Pushed(newest) = &self.0.figures {
             *lock(newest) = stats;
         }
     }
@@ -174,16 +174,16 @@ impl Board {
     /// A loader of the engine.
     #[must_use]
     pub fn watch(&self, about: About, monitor: Monitor) -> Watched {
-        self.put(about, Figures::Engine(monitor))
+        self.put(about, StatsSource::Engine(monitor))
     }
 
     /// A loader that pushes its figures.
     #[must_use]
     pub fn watch_pushed(&self, about: About) -> Watched {
-        self.put(about, Figures::Pushed(Mutex::new(Value::Null)))
+        self.put(about, StatsSource::Pushed(Mutex::new(Value::Null)))
     }
 
-    fn put(&self, about: About, figures: Figures) -> Watched {
+    fn put(&self, about: About, figures: StatsSource) -> Watched {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (asked, used) = (AtomicU64::new(0), Mutex::default());
         let entry = Arc::new(Entry { id, about, since: Instant::now(), figures, asked, used });
@@ -304,7 +304,7 @@ impl Board {
             time: seen.second.time,
             memory: seen.second.process_memory,
             cores_busy: seen.cores_busy,
-            cores: feedline::tune::cores() as u64,
+            cores: feedline::internals::tune::cores() as u64,
             loaders: seen.tracks.iter().filter_map(Track::now).cloned().collect(),
             hidden: seen.hidden,
         }
@@ -316,7 +316,7 @@ impl Board {
     #[must_use]
     pub fn data(&self, loader: Option<u64>, since: Option<u64>) -> Value {
         let snapshot = self.snapshot();
-        let named = loader.and_then(|id| snapshot.heir(id));
+        let named = loader.and_then(|id| snapshot.successor(id));
         let chosen = named.or_else(|| snapshot.busiest()).map(|now| now.id);
         let mut data = json!(snapshot);
         let seen = lock(&self.seen);
@@ -382,8 +382,8 @@ impl Entry {
     /// The second in which it was last seen to have handed over more batches.
     fn last_used(&self, tick: u64) -> u64 {
         let batches = match &self.figures {
-            Figures::Engine(monitor) => monitor.stats().work.batches,
-            Figures::Pushed(newest) => lock(newest)["batches"].as_u64().unwrap_or(0),
+            StatsSource::Engine(monitor) => monitor.stats().work.batches,
+            StatsSource::Pushed(newest) => lock(newest)["batches"].as_u64().unwrap_or(0),
         };
         let mut used = lock(&self.used);
         if used.0 != batches {
@@ -402,12 +402,12 @@ impl Entry {
 
     fn look(&self) -> (Look, Vec<Quarantined>) {
         let (look, failed) = match &self.figures {
-            Figures::Engine(monitor) => {
+            StatsSource::Engine(monitor) => {
                 let stats = monitor.stats();
                 let failed = stats.work.failed;
                 (Look::Engine(monitor.clone(), Box::new(stats)), failed)
             }
-            Figures::Pushed(newest) => {
+            StatsSource::Pushed(newest) => {
                 let value = lock(newest).clone();
                 let failed = value["failed_samples"].as_u64().unwrap_or(0);
                 (Look::Pushed(value, self.waiting()), failed)

@@ -1,7 +1,9 @@
 //! A loader's figures at one moment, whoever makes its batches.
 
-use feedline::engine::Stats;
-use feedline::tune::{Evidence, Executor, StageCost};
+use std::collections::BTreeMap;
+
+use feedline::internals::engine::Stats;
+use feedline::internals::tune::{Evidence, Executor, StageCost};
 use serde_json::Value;
 
 /// Counters and levels of a loader.
@@ -28,6 +30,8 @@ pub(super) struct Reading {
     pub(super) memory: Option<(u64, u64)>,
     pub(super) workers: Option<u64>,
     pub(super) executor: Option<String>,
+    /// Every number of `Loader.stats()` by its key.
+    pub(super) numbers: BTreeMap<String, f64>,
 }
 
 /// What a stage took so far.
@@ -36,6 +40,16 @@ pub(super) struct StageTime {
     pub(super) name: String,
     /// Of all samples that were timed.
     pub(super) seconds: f64,
+}
+
+/// Numbers that are shown of one loader at most: a program may push any.
+const NUMBERS: usize = 64;
+
+fn numbers(stats: &Value) -> BTreeMap<String, f64> {
+    let entries = stats.as_object().into_iter().flatten();
+    let known =
+        entries.filter_map(|(key, value)| Some((key.chars().take(40).collect(), value.as_f64()?)));
+    known.take(NUMBERS).collect()
 }
 
 impl Reading {
@@ -64,6 +78,7 @@ impl Reading {
             memory: Some((flow.used, flow.limit)),
             workers: None,
             executor: None,
+            numbers: numbers(&stats.to_value()),
         }
     }
 
@@ -104,6 +119,7 @@ impl Reading {
             executor: value["executor"]["name"]
                 .as_str()
                 .map(|name| name.chars().take(40).collect()),
+            numbers: numbers(value),
         }
     }
 
@@ -149,7 +165,7 @@ impl Reading {
             },
             batch_size: batch_size as f64,
             workers: self.workers.unwrap_or(0),
-            cores: feedline::tune::cores() as f64,
+            cores: feedline::internals::tune::cores() as f64,
             batches: self.batches.saturating_sub(before.batches),
             samples: self.samples.saturating_sub(before.samples),
             wait_seconds: (self.wait_seconds - before.wait_seconds).max(0.0),
@@ -173,7 +189,8 @@ mod tests {
     fn pushed_figures_may_be_anything() {
         for text in ["null", "3", "[]", "{\"batches\": \"many\", \"queue\": 7, \"workers\": null}"]
         {
-            let reading = Reading::of_value(&serde_json::from_str(text).unwrap());
+            let mut reading = Reading::of_value(&serde_json::from_str(text).unwrap());
+            reading.numbers.clear();
             assert_eq!(reading, Reading::default(), "{text}");
         }
         let reading = Reading::of_value(&json!({
@@ -182,6 +199,8 @@ mod tests {
             "queue": {"ready": 1, "open": 2, "most": 4},
         }));
         assert_eq!(reading.bytes_read, None, "unknown is no zero");
+        let shown = [("batches", 3.0), ("samples", 30.0), ("wait_seconds", 1.5)];
+        assert_eq!(reading.numbers, shown.map(|(key, value)| (key.to_owned(), value)).into());
         assert_eq!(
             (reading.batches, reading.workers, reading.queue),
             (3, Some(2), Some((1, 2, 4)))

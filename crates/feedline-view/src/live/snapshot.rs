@@ -1,7 +1,9 @@
 //! What is known of a process and its loaders at one moment: what a page, `feedline watch` and
 //! Prometheus show.
 
-use feedline::tune::Verdict;
+use std::collections::BTreeMap;
+
+use feedline::internals::tune::Verdict;
 use serde::{Deserialize, Serialize};
 
 /// A process with loaders.
@@ -11,7 +13,7 @@ pub struct Snapshot {
     pub pid: u32,
     /// What was started.
     pub program: String,
-    /// Tells one run of a program from the next one that has its number.
+    /// Distinguishes one run of a program from the next one that has its number.
     pub session: String,
     /// The number of the second, counted since sampling began.
     pub tick: u64,
@@ -44,7 +46,7 @@ impl Snapshot {
 
     /// The loader with this number, or the one that came after it.
     #[must_use]
-    pub fn heir(&self, id: u64) -> Option<&LoaderNow> {
+    pub fn successor(&self, id: u64) -> Option<&LoaderNow> {
         let own = self.loaders.iter().find(|loader| loader.id == id);
         own.or_else(|| self.loaders.iter().find(|loader| loader.earlier.contains(&id)))
     }
@@ -88,7 +90,7 @@ pub struct LoaderNow {
     pub wait_p99_seconds: Option<f64>,
     /// The longest wait.
     pub longest_wait_seconds: f64,
-    /// Seconds of the wait that goes on, if the program waits and the loader tells.
+    /// Seconds of the wait that goes on, if the program waits and the loader reports it.
     #[serde(default)]
     pub waiting_seconds: Option<f64>,
     /// Seconds since a batch was handed over, if that is long ago.
@@ -105,6 +107,9 @@ pub struct LoaderNow {
     pub quarantined: Vec<Quarantined>,
     /// Why the trainer waits.
     pub verdict: Option<Verdict>,
+    /// Every number of `Loader.stats()` by its key, so that a new one is there at once.
+    #[serde(default)]
+    pub numbers: BTreeMap<String, f64>,
 }
 
 /// Batches between the workers and the program.

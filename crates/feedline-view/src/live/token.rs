@@ -23,7 +23,7 @@ pub(super) fn check(token: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether they are equal, in a time that does not tell how far they are.
+/// Whether they are equal, in a time that does not show how far they are.
 pub(super) fn same(given: &[u8], token: &[u8]) -> bool {
     let differing = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
     given.len() == token.len() && std::hint::black_box(differing) == 0

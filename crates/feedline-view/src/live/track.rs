@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use feedline::engine::Stats;
-use feedline::tune::{Evidence, Verdict, judge};
+use feedline::internals::engine::Stats;
+use feedline::internals::tune::{Evidence, Verdict, judge};
 use serde_json::Value;
 
 use super::board::{About, Look};
@@ -226,6 +226,7 @@ impl Track {
             failed: reading.failed,
             quarantined: bad,
             verdict: self.verdict.clone(),
+            numbers: reading.numbers.clone(),
         });
         self.recent.push_back(Moment { at: second.at, reading, stats });
         while self.recent.front().is_some_and(|oldest| oldest.at < second.at - VERDICT_WINDOW - 2.0)
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_and_the_verdict_stands() {
+    fn silence_is_reported_and_the_verdict_stands() {
         let mut track = Track::new(0, about());
         for tick in 0..100 {
             track.add(second(tick), look(tick.min(20), tick.min(20) as f64, 1.0), 1.0, Vec::new());

@@ -1,6 +1,7 @@
 //! Lying bars: configurations compared, and where the trainer's time goes.
 
-use feedline::tune::{Interval, StallBar};
+use crate::benchmark::Interval;
+use feedline::internals::tune::StallBar;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 

@@ -10,8 +10,8 @@ mod timeline;
 use std::fmt;
 use std::sync::OnceLock;
 
-use feedline::spec::read;
-use feedline::tune::Interval;
+use crate::benchmark::Interval;
+use feedline::internals::spec::read;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::register_font;
@@ -57,7 +57,7 @@ impl std::error::Error for PictureError {}
 enum Plot<'a> {
     Configurations(Vec<(Compared<'a>, Interval)>),
     /// And whether there is a step, between which the trainer waits.
-    Stall(&'a feedline::tune::StallBar, bool),
+    Stall(&'a feedline::internals::tune::StallBar, bool),
     Throughput(Vec<Scaling>),
     Wait(Vec<Scaling>),
     Memory(Vec<MemoryLine<'a>>),

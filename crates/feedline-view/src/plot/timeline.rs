@@ -1,14 +1,14 @@
 //! The first seconds of a run, lane by lane.
 
-use feedline::observe::{Activity, Span};
-use feedline::tune::Run;
+use feedline::internals::observe::{Activity, Span};
+use feedline::internals::tune::Run;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::{ACTIVITY_COLOURS, BLACK_TEXT, Drawn, Entry, GRID, Paper, SMALL, Sample};
 use crate::findings::{ACTIVITIES, activity_number, lane_name};
 
-/// Steps of the trainer that fit on paper and can be told apart.
+/// Steps of the trainer that fit on paper and can be distinguished.
 const STEPS: usize = 12;
 /// The tint of a gap, as a sixth of the colour on white gives it.
 const WAITING: RGBColor = RGBColor(248, 229, 214);

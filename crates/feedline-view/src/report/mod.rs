@@ -1,6 +1,7 @@
 //! The page of a benchmark or a diagnosis: one HTML file that needs nothing else.
 
-use feedline::tune::{Benchmark, Ceilings, Diagnosis, Machine, StageRow, Verdict, Warning};
+use crate::benchmark::{Benchmark, Warning};
+use feedline::internals::tune::{Ceilings, Diagnosis, Machine, StageRow, Verdict};
 use serde::Serialize;
 
 use crate::findings::{

@@ -1,15 +1,15 @@
 //! Results that nobody measured, for looking at pictures and testing them.
 
-use feedline::observe::{Activity, Span};
-use feedline::tune::{
-    Advice, Benchmark, Cause, Ceilings, Configuration, Diagnosis, Evidence, Interval, Machine,
-    Resource, Run, Spread, StageCost, StageRow, StallBar, Summary, TrainStep, Verdict, Warning,
-    Workload, judge,
+use feedline::internals::observe::{Activity, Span};
+use feedline::internals::tune::{
+    Advice, Cause, Ceilings, Diagnosis, Evidence, Machine, Resource, Run, Spread, StageCost,
+    StageRow, StallBar, TrainStep, Verdict, Workload, judge,
 };
+use feedline_view::benchmark::{Benchmark, Configuration, Interval, Summary, Warning};
 use serde_json::json;
 
 /// Text that would run if a page let it.
-pub const HOSTILE: &str = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u{2028}&lt;\"'{{script}}";
+pub(crate) const HOSTILE: &str = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u{2028}&lt;\"'{{script}}";
 
 fn interval(mean: f64, half: f64) -> Interval {
     Interval { mean, low: mean - half, high: mean + half }
@@ -30,7 +30,7 @@ fn workload() -> Workload {
 }
 
 /// What workers and the trainer would have done: `workers` make batches of 64 in `each` seconds.
-pub fn timeline(workers: usize, batches: u64, each: f64, step: f64) -> Vec<Vec<Span>> {
+pub(crate) fn timeline(workers: usize, batches: u64, each: f64, step: f64) -> Vec<Vec<Span>> {
     const PARTS: [(Activity, f64); 4] = [
         (Activity::Read, 0.1),
         (Activity::Decode, 0.6),
@@ -77,7 +77,7 @@ pub fn timeline(workers: usize, batches: u64, each: f64, step: f64) -> Vec<Vec<S
 }
 
 /// A run of so many workers; `speed` is what one worker does, in samples a second.
-pub fn run(workers: u64, speed: f64, timed: bool) -> Run {
+pub(crate) fn run(workers: u64, speed: f64, timed: bool) -> Run {
     let step = 0.1;
     let lanes = timeline(workers.max(1) as usize, 150, 64.0 / speed, step);
     let seconds = lanes[0].last().map_or(0.0, |span| span.end as f64 / 1e9);
@@ -140,7 +140,7 @@ fn stages() -> Vec<StageCost> {
 }
 
 /// Advice and a sentence as a real judge gives them.
-pub fn verdict(run: &Run) -> Verdict {
+pub(crate) fn verdict(run: &Run) -> Verdict {
     let wait_share = run.evidence.wait_share();
     Verdict {
         cause: Cause::Decode,
@@ -195,7 +195,7 @@ fn configuration(name: &str, workers: u64, speed: f64, timed: bool) -> Configura
 }
 
 /// Five numbers of workers, a baseline, and one that failed.
-pub fn benchmark() -> Benchmark {
+pub(crate) fn benchmark() -> Benchmark {
     let mut configurations = vec![
         configuration("torch, 0 workers (unoptimised)", 0, 120.0, false),
         configuration("workers=1", 1, 150.0, true),
@@ -228,7 +228,7 @@ pub fn benchmark() -> Benchmark {
 }
 
 /// A diagnosis with stages and ceilings.
-pub fn diagnosis() -> Diagnosis {
+pub(crate) fn diagnosis() -> Diagnosis {
     let run = run(4, 115.0, true);
     let total: f64 = stages().iter().map(|stage| stage.cpu_seconds).sum();
     let rows = stages().into_iter().map(|stage| StageRow {
@@ -258,7 +258,7 @@ pub fn diagnosis() -> Diagnosis {
 }
 
 /// A benchmark with hostile texts wherever a text can be.
-pub fn hostile() -> Benchmark {
+pub(crate) fn hostile() -> Benchmark {
     let mut found = benchmark();
     found.target = HOSTILE.to_owned();
     found.machine.processor = HOSTILE.to_owned();
@@ -283,14 +283,14 @@ pub fn hostile() -> Benchmark {
 }
 
 /// A diagnosis with more spans than a page takes.
-pub fn large() -> Diagnosis {
+pub(crate) fn large() -> Diagnosis {
     let mut found = diagnosis();
     found.run.timeline = timeline(16, 8_000, 1.5, 0.1);
     found
 }
 
 /// Nothing was measured: no verdict, no run, no figure.
-pub fn empty() -> Benchmark {
+pub(crate) fn empty() -> Benchmark {
     Benchmark {
         target: String::new(),
         machine: Machine::default(),

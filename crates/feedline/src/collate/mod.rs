@@ -11,7 +11,7 @@ use crate::layout::{BatchField, BatchLayout, Entry};
 use crate::sample::Value;
 
 /// The right to write some rows of a batch. The engine makes exactly one for each row.
-pub struct RowWriter {
+pub(crate) struct RowWriter {
     memory: Arc<BatchMemory>,
     layout: Arc<BatchLayout>,
     rows: Range<usize>,
@@ -23,7 +23,7 @@ impl RowWriter {
     /// # Safety
     /// While it lives, nobody else reads or writes these rows.
     #[must_use]
-    pub unsafe fn new(
+    pub(crate) unsafe fn new(
         memory: Arc<BatchMemory>,
         layout: Arc<BatchLayout>,
         rows: Range<usize>,
@@ -33,13 +33,13 @@ impl RowWriter {
 
     /// The rows.
     #[must_use]
-    pub fn rows(&self) -> Range<usize> {
+    pub(crate) fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
 
     /// Gives the memory back; the right ends.
     #[must_use]
-    pub fn into_memory(self) -> Arc<BatchMemory> {
+    pub(crate) fn into_memory(self) -> Arc<BatchMemory> {
         self.memory
     }
 
@@ -47,7 +47,7 @@ impl RowWriter {
     ///
     /// # Panics
     /// If the row is not one of [`RowWriter::rows`].
-    pub fn row(&mut self, field: usize, row: usize) -> &mut [u8] {
+    pub(crate) fn row(&mut self, field: usize, row: usize) -> &mut [u8] {
         assert!(self.rows.contains(&row), "row {row} belongs to another worker");
         let field = &self.layout.fields()[field];
         // SAFETY: the row is ours alone by the contract of `new`, and the slice borrows `self`.
@@ -58,7 +58,7 @@ impl RowWriter {
     ///
     /// # Panics
     /// If the rows do not begin with the first.
-    pub fn rows_of(&mut self, field: usize) -> (&mut [u8], usize) {
+    pub(crate) fn rows_of(&mut self, field: usize) -> (&mut [u8], usize) {
         assert_eq!(self.rows.start, 0, "the first row belongs to another worker");
         let BatchField { offset, row_bytes, .. } = self.layout.fields()[field];
         // SAFETY: the rows are ours alone by the contract of `new`, and the slice borrows `self`.
@@ -67,7 +67,7 @@ impl RowWriter {
     }
 
     /// Writes a class as a probability for each one: 1 for itself, 0 for the others.
-    pub fn write_class(
+    pub(crate) fn write_class(
         &mut self,
         field: usize,
         row: usize,
@@ -86,7 +86,7 @@ impl RowWriter {
         let place = usize::try_from(class).ok().filter(|class| *class < classes);
         let Some(place) = place else {
             return Err(Fault::Shape(format!(
-                "has the label {class}, which is not one of {classes} classes: raise num_classes, or mend the label"
+                "has the label {class}, which is not one of {classes} classes: raise num_classes, or fix the label"
             )));
         };
         out.fill(0);
@@ -95,7 +95,7 @@ impl RowWriter {
     }
 
     /// Writes where a row of no fixed length lies, and its shape.
-    pub fn write_entry(
+    pub(crate) fn write_entry(
         &mut self,
         field: usize,
         row: usize,

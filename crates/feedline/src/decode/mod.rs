@@ -29,12 +29,15 @@ mod png;
 mod pnm;
 mod tiff;
 mod tiff_tags;
+#[cfg(feature = "webp")]
 mod webp;
+#[cfg(feature = "webp")]
 mod webp_codes;
 
 use crate::error::Fault;
 use crate::guard::guarded;
 use crate::image::{Excerpt, Image, Scratch};
+pub use crate::sample::{EXTENSIONS, ImageFormat as Format};
 
 /// What decoded pixels mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,83 +90,6 @@ impl Default for DecodeOptions {
             allow_damaged: false,
             exact: false,
         }
-    }
-}
-
-/// The formats that this build decodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Format {
-    /// Baseline, progressive, grayscale, CMYK.
-    Jpeg,
-    /// All colour types and depths; of an animation the default image.
-    Png,
-    /// Lossy and lossless; of an animation the first frame.
-    WebP,
-    /// Windows bitmaps.
-    Bmp,
-    /// The first frame.
-    Gif,
-    /// The first image.
-    Tiff,
-    /// PBM, PGM, PPM.
-    Pnm,
-}
-
-/// Names of files that may hold an image, in lower case and without the dot.
-pub const EXTENSIONS: &[&str] =
-    &["jpg", "jpeg", "png", "ppm", "pgm", "pbm", "bmp", "tif", "tiff", "webp", "gif"];
-
-impl Format {
-    /// The format's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Format::Jpeg => "JPEG",
-            Format::Png => "PNG",
-            Format::WebP => "WebP",
-            Format::Bmp => "BMP",
-            Format::Gif => "GIF",
-            Format::Tiff => "TIFF",
-            Format::Pnm => "PNM",
-        }
-    }
-
-    /// The format that a file of this extension (without the dot, any case) claims to have.
-    #[must_use]
-    pub fn from_extension(extension: &str) -> Option<Format> {
-        match extension.to_ascii_lowercase().as_str() {
-            "jpg" | "jpeg" => Some(Format::Jpeg),
-            "png" => Some(Format::Png),
-            "webp" => Some(Format::WebP),
-            "bmp" => Some(Format::Bmp),
-            "gif" => Some(Format::Gif),
-            "tif" | "tiff" => Some(Format::Tiff),
-            "ppm" | "pgm" | "pbm" => Some(Format::Pnm),
-            _ => None,
-        }
-    }
-
-    /// The format that the bytes have, whatever the file is called.
-    #[must_use]
-    pub fn sniff(bytes: &[u8]) -> Option<Format> {
-        match bytes {
-            [0xff, 0xd8, 0xff, ..] => Some(Format::Jpeg),
-            [0x89, b'P', b'N', b'G', ..] => Some(Format::Png),
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Format::WebP),
-            [b'B', b'M', ..] => Some(Format::Bmp),
-            [b'G', b'I', b'F', b'8', ..] => Some(Format::Gif),
-            [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Some(Format::Tiff),
-            [b'I', b'I', 43, 0, ..] | [b'M', b'M', 0, 43, ..] => Some(Format::Tiff),
-            [b'P', b'1'..=b'6', b' ' | b'\n' | b'\r' | b'\t' | b'#', ..] => Some(Format::Pnm),
-            _ => None,
-        }
-    }
-}
-
-impl std::fmt::Display for Format {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -221,7 +147,12 @@ pub fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Header, Fault> {
     let declared = contained(format, || match format {
         Format::Jpeg => Ok(jpeg.insert(jpeg_header::read(bytes)?).declared(options.mode)),
         Format::Png => png::probe(bytes, options),
+        #[cfg(feature = "webp")]
         Format::WebP => webp::probe(bytes, options),
+        #[cfg(not(feature = "webp"))]
+        Format::WebP => Err(Fault::Unsupported(
+            "WebP: this build of feedline lacks its feature \"webp\"".to_owned(),
+        )),
         Format::Gif => gif::probe(bytes),
         Format::Bmp => bmp::probe(bytes, options),
         Format::Tiff => tiff::probe(bytes, options),
@@ -363,7 +294,10 @@ impl Decoder {
             _ => contained(format, || match format {
                 Format::Jpeg => Ok(()),
                 Format::Png => png::decode(bytes, header, options, out),
+                #[cfg(feature = "webp")]
                 Format::WebP => webp::decode(bytes, header, options, out),
+                #[cfg(not(feature = "webp"))]
+                Format::WebP => Ok(()),
                 Format::Gif => gif::decode(bytes, header, options, out),
                 Format::Bmp => bmp::decode(bytes, header, options, out),
                 Format::Tiff => tiff::decode(bytes, header, options, &mut self.jpeg, out),

@@ -79,12 +79,12 @@ pub trait Handed: Sized {
 /// What a tensor points into, and the axes that its pointers point to.
 struct Owner {
     /// Never read: it is here to be dropped with the tensor.
-    _memory: Kept,
+    _memory: TensorMemory,
     shape: Vec<i64>,
     strides: Vec<i64>,
 }
 
-enum Kept {
+enum TensorMemory {
     Batch { _batch: Arc<Batch> },
     Copy { _memory: BatchMemory },
     Device { _batch: Arc<DeviceBatch> },
@@ -151,9 +151,9 @@ pub fn export<T: Handed>(
         // SAFETY: the memory is new, so nobody else uses it.
         unsafe { memory.range_mut(0, array.bytes.len()) }.copy_from_slice(array.bytes);
         let data = memory.as_ptr();
-        (Kept::Copy { _memory: memory }, data)
+        (TensorMemory::Copy { _memory: memory }, data)
     } else {
-        (Kept::Batch { _batch: batch.clone() }, batch.address(field))
+        (TensorMemory::Batch { _batch: batch.clone() }, batch.address(field))
     };
     Ok(Some(hand_out(memory, data.cast(), CPU, &array, copy)))
 }
@@ -171,12 +171,12 @@ pub fn export_device<T: Handed>(batch: &Arc<DeviceBatch>, field: usize) -> Optio
         bytes: &[],
     };
     let device = (CUDA, batch.device().number());
-    let kept = Kept::Device { _batch: batch.clone() };
+    let kept = TensorMemory::Device { _batch: batch.clone() };
     Some(hand_out(kept, address as usize as *mut c_void, device, &array, false))
 }
 
 fn hand_out<T: Handed>(
-    memory: Kept,
+    memory: TensorMemory,
     data: *mut c_void,
     (device_type, device_id): (i32, i32),
     array: &Array<'_>,

@@ -1,4 +1,4 @@
-//! Reading ahead when the page cache is cold: the order is known, so the store is told early.
+//! Reading ahead when the page cache is cold: the order is known, so the store is notified early.
 //!
 //! Workers watch how long their reads take. While they are slow, a few threads walk ahead of them
 //! in the epochs' order and give the store hints. A hint changes no result and reports no error.
@@ -42,26 +42,26 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// A row of a batch of an epoch, in the order in which they are made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct RowPosition {
     pub(crate) epoch: u64,
     pub(crate) batch: u64,
     pub(crate) row: u64,
 }
 
-impl Place {
+impl RowPosition {
     fn number(self, batches: &Batches) -> u128 {
         let batch = u128::from(self.epoch) * u128::from(batches.count()) + u128::from(self.batch);
         batch * u128::from(batches.rows(0)) + u128::from(self.row)
     }
 
-    fn after(self, batches: &Batches) -> Place {
-        let Place { epoch, batch, row } = self;
+    fn after(self, batches: &Batches) -> RowPosition {
+        let RowPosition { epoch, batch, row } = self;
         if row + 1 < batches.rows(batch) {
-            Place { row: row + 1, ..self }
+            RowPosition { row: row + 1, ..self }
         } else if batch + 1 < batches.count() {
-            Place { epoch, batch: batch + 1, row: 0 }
+            RowPosition { epoch, batch: batch + 1, row: 0 }
         } else {
-            Place { epoch: epoch + 1, batch: 0, row: 0 }
+            RowPosition { epoch: epoch + 1, batch: 0, row: 0 }
         }
     }
 }
@@ -80,11 +80,11 @@ impl Reads {
     }
 }
 
-struct State {
+struct AheadState {
     stopped: bool,
     threads: usize,
     /// The next row to give a hint for.
-    next: Place,
+    next: RowPosition,
     /// Hints to give until the cache counts as warm.
     left: u32,
     /// Some hint since the walk began fetched something.
@@ -124,7 +124,7 @@ impl Recent {
 
 /// The walk ahead of an engine's workers.
 pub(super) struct Ahead {
-    state: Mutex<State>,
+    state: Mutex<AheadState>,
     /// Threads wait here for the workers to move on.
     moved: Condvar,
     /// The end waits here for threads.
@@ -136,10 +136,10 @@ pub(super) struct Ahead {
 
 impl Ahead {
     pub(super) fn new() -> Self {
-        let state = State {
+        let state = AheadState {
             stopped: false,
             threads: 0,
-            next: Place::default(),
+            next: RowPosition::default(),
             left: 0,
             of_use: false,
             not_before: None,
@@ -258,7 +258,7 @@ impl Ahead {
     }
 
     /// The next row to give a hint for; `None` when it is time to end.
-    fn next(&self, shared: &Shared) -> Option<Place> {
+    fn next(&self, shared: &Shared) -> Option<RowPosition> {
         let batches = &shared.plan.batches;
         let idle = Instant::now() + IDLE;
         loop {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::loader::Loader;
 use super::monitor::Stats;
-use crate::deliver::device::{Device, DeviceBatch, Figures, Prefetcher};
+use crate::deliver::device::{Device, DeviceBatch, PrefetchStats, Prefetcher};
 use crate::error::{Error, Result, SpecError};
 use crate::order::State;
 
@@ -108,7 +108,7 @@ impl DeviceLoader {
 
     /// What happened so far, and what was copied.
     #[must_use]
-    pub fn stats(&self) -> (Stats, Figures) {
+    pub fn stats(&self) -> (Stats, PrefetchStats) {
         (self.loader.stats(), self.prefetcher.figures())
     }
 

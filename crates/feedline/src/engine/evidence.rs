@@ -5,8 +5,8 @@ use serde_json::Value as Json;
 use super::monitor::Stats;
 use super::plan::{Pixels, Plan};
 use super::work::Shared;
-use crate::observe::{self, PlaceFigures};
-use crate::sample::Value;
+use crate::observe::{self, PlaceStats};
+use crate::sample::{ImageFormat, Value};
 use crate::spec::OpSpec;
 use crate::transform::ImageShape;
 use crate::tune::{Evidence, Executor, SlowPlace, StageCost, WorkerTime};
@@ -28,7 +28,7 @@ pub(super) fn evidence(shared: &Shared, before: &Stats, after: &Stats) -> Eviden
         idle: (new.idle_seconds - old.idle_seconds - short.as_secs_f64()).max(0.0),
         memory: in_line + short.as_secs_f64(),
     };
-    // The very first batch waits for the start of everything: it is told apart.
+    // The very first batch waits for the start of everything: it is counted apart.
     let first = new.first_batch_seconds.filter(|_| old.batches == 0);
     // Before it came, all waiting was for it.
     let waited = match (old.batches, new.batches) {
@@ -81,8 +81,8 @@ pub(super) fn evidence(shared: &Shared, before: &Stats, after: &Stats) -> Eviden
 /// others share what is left of the workers' processor time.
 fn stages(
     plan: &Plan,
-    old: &observe::Figures,
-    new: &observe::Figures,
+    old: &observe::WorkStats,
+    new: &observe::WorkStats,
     time: &WorkerTime,
 ) -> Vec<StageCost> {
     let made = new.samples_made.saturating_sub(old.samples_made).max(1) as f64;
@@ -132,7 +132,7 @@ fn stages(
     stages
 }
 
-fn slow_places(before: &[PlaceFigures], after: &[PlaceFigures]) -> Vec<SlowPlace> {
+fn slow_places(before: &[PlaceStats], after: &[PlaceStats]) -> Vec<SlowPlace> {
     let since = after.iter().filter_map(|place| {
         let old = before.iter().find(|old| old.name == place.name);
         let (reads, others, seconds) =
@@ -161,13 +161,7 @@ fn encoding(plan: &Plan) -> Option<&'static str> {
         Value::File(location) if location.range.is_none() => location.path.to_owned(),
         _ => source.origin(0)?,
     };
-    match name.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-        "jpg" | "jpeg" => Some("JPEG"),
-        "png" => Some("PNG"),
-        "webp" => Some("WebP"),
-        "gif" => Some("GIF"),
-        _ => None,
-    }
+    Some(ImageFormat::from_extension(name.extension()?.to_str()?)?.name())
 }
 
 /// Samples lie in memory already, so that reading is nothing but copying.

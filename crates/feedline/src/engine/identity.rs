@@ -35,7 +35,7 @@ pub(super) fn pixels(
     json!({"transforms": ops, "decode": decode(options, as_bytes), "layout": layout_name(layout)})
 }
 
-fn layout_name(layout: Layout) -> &'static str {
+pub(in crate::engine) fn layout_name(layout: Layout) -> &'static str {
     match layout {
         Layout::Chw => "CHW",
         Layout::Hwc => "HWC",

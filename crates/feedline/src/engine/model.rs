@@ -1,9 +1,9 @@
-//! Explores the schedules of `flow.rs`: a few workers, a consumer, little memory.
+//! Explores the schedules of `flow/`: a few workers, a consumer, little memory.
 //!
 //! shuttle runs each scenario under thousands of random and adversarial schedules. A deadlock, a
 //! row that is lost or written twice, a batch out of order or a byte over the limit fails.
 //!
-//! `flow.rs` and `sync.rs` are compiled here once more, with shuttle's locks in the place of std's.
+//! `flow/` and `sync.rs` are compiled here once more, with shuttle's locks in the place of std's.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +18,8 @@ use crate::order::Batches;
 use crate::sample::DType;
 use crate::spec::LastBatch;
 
-#[path = "flow.rs"]
-#[allow(dead_code, clippy::duplicate_mod)]
+#[path = "flow/mod.rs"]
+#[allow(dead_code, unreachable_pub, unused_imports, clippy::duplicate_mod)]
 mod flow;
 #[path = "sync.rs"]
 #[allow(dead_code, clippy::duplicate_mod)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::evidence::evidence;
-use super::flow::Figures;
+use super::flow::FlowStats;
 use super::sync::lock;
 use super::work::Shared;
-use crate::observe::{self, PlaceFigures, Span};
+use crate::observe::{self, PlaceStats, Span};
 use crate::store::Cache;
 use crate::tune::{Evidence, Tuning};
 
@@ -24,15 +24,15 @@ pub struct Monitor {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stats {
     /// Counters and times.
-    pub work: observe::Figures,
+    pub work: observe::WorkStats,
     /// The queue and the memory.
-    pub flow: Figures,
+    pub flow: FlowStats,
     /// Bytes in the cache.
     pub cached_bytes: u64,
-    /// Files that the store was told of before they were read, as reads were slow.
+    /// Files that the store was notified of before they were read, as reads were slow.
     pub read_ahead: u64,
     /// Places with slow reads, those with the most time first.
-    pub slow_places: Vec<PlaceFigures>,
+    pub slow_places: Vec<PlaceStats>,
     /// How it is set, and what was changed while it runs.
     pub tuning: Tuning,
 }

@@ -1,4 +1,4 @@
-//! A running loader that adjusts itself: what it tells the controller in `tune`, and when.
+//! A running loader that adjusts itself: what it reports to the controller in `tune`, and when.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ impl Online {
 }
 
 /// Seconds of work without a core, but for those that waited for bytes or memory.
-fn off_core(figures: &observe::Figures) -> f64 {
+fn off_core(figures: &observe::WorkStats) -> f64 {
     let read = figures.parts.iter().find(|part| part.name == "read");
     let (on_core, looked_at) = figures.read_cpu;
     let waits = if looked_at > 0.0 { (1.0 - on_core / looked_at).clamp(0.0, 1.0) } else { 0.0 };

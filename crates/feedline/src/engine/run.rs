@@ -35,7 +35,7 @@ impl Home for Flow {
 pub(super) struct Engine {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Threads tell that they ended.
+    /// Threads report that they ended.
     ended: Option<(Sender<()>, Receiver<()>)>,
     /// With `num_workers = 0`: the caller's own hands.
     own: Option<Box<Worker>>,
@@ -298,7 +298,7 @@ impl Engine {
     }
 }
 
-/// Tells that a thread ended, however it did.
+/// Reports that a thread ended, however it did.
 struct Ended(Sender<()>);
 
 impl Drop for Ended {

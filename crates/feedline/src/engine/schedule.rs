@@ -21,7 +21,7 @@ pub struct Due {
 /// spec would put there. Of the spec, what concerns samples and pixels does not count.
 ///
 /// ```
-/// use feedline::{Spec, engine::Schedule};
+/// use feedline::{Spec, internals::engine::Schedule};
 /// let spec = Spec::from_json(r#"{"source": {"kind": "arrays"}, "batch_size": 4, "shuffle": true}"#)?;
 /// let schedule = Schedule::new(spec, &[10], &|_| None)?;
 /// assert_eq!(schedule.batches(), 3);
@@ -41,7 +41,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// The order that `spec` asks for over sources of these sizes, one for each that it names.
-    /// `label` tells a sample's class where `weights = "balanced"` needs it.
+    /// `label` gives a sample's class where `weights = "balanced"` needs it.
     pub fn new(
         spec: Spec,
         sizes: &[u64],

@@ -42,7 +42,7 @@ impl Pointwise {
 
     /// True when nothing but the type changes.
     #[must_use]
-    pub fn is_cast(&self) -> bool {
+    pub(crate) fn is_cast(&self) -> bool {
         self.scale == [1.0; 4] && self.bias == [0.0; 4]
     }
 }

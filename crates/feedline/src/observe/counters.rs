@@ -10,7 +10,7 @@ use super::timeline::{Activity, Lane, Span, Timeline};
 
 /// What a worker spends its time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum WorkPart {
     /// Getting bytes.
     Read = 0,
     /// Bytes to pixels.
@@ -21,21 +21,21 @@ pub enum Part {
     Copy = 3,
 }
 
-impl Part {
+impl WorkPart {
     /// All of them with their names.
-    pub const ALL: [(Part, &'static str); 4] = [
-        (Part::Read, "read"),
-        (Part::Decode, "decode"),
-        (Part::Transform, "transform"),
-        (Part::Copy, "copy"),
+    pub const ALL: [(WorkPart, &'static str); 4] = [
+        (WorkPart::Read, "read"),
+        (WorkPart::Decode, "decode"),
+        (WorkPart::Transform, "transform"),
+        (WorkPart::Copy, "copy"),
     ];
 
     fn activity(self) -> Activity {
         match self {
-            Part::Read => Activity::Read,
-            Part::Decode => Activity::Decode,
-            Part::Transform => Activity::Transform,
-            Part::Copy => Activity::Copy,
+            WorkPart::Read => Activity::Read,
+            WorkPart::Decode => Activity::Decode,
+            WorkPart::Transform => Activity::Transform,
+            WorkPart::Copy => Activity::Copy,
         }
     }
 }
@@ -85,7 +85,7 @@ impl WorkerCounters {
     }
 
     /// Counts a sample that came from the cache.
-    pub fn cache_hit(&self) {
+    pub(crate) fn cache_hit(&self) {
         self.cache_hits.fetch_add(1, Relaxed);
     }
 
@@ -95,12 +95,12 @@ impl WorkerCounters {
     }
 
     /// Counts time in line for memory.
-    pub fn waited_for_memory(&self, time: Duration) {
+    pub(crate) fn waited_for_memory(&self, time: Duration) {
         self.memory_wait.fetch_add(nanos(time), Relaxed);
     }
 
     /// Counts the time of a part of samples that are timed.
-    pub fn part(&self, part: Part, time: Duration) {
+    pub fn part(&self, part: WorkPart, time: Duration) {
         self.part_time[part as usize].fetch_add(nanos(time), Relaxed);
     }
 }
@@ -143,12 +143,12 @@ impl<'a> Stopwatch<'a> {
     }
 
     /// What passed since the last lap was spent on `part`; that time, if this sample is timed.
-    pub fn lap(&mut self, part: Part) -> Option<Duration> {
+    pub fn lap(&mut self, part: WorkPart) -> Option<Duration> {
         let last = self.last?;
         let now = Instant::now();
         let time = now - last;
         self.counters.part(part, time);
-        if part == Part::Read {
+        if part == WorkPart::Read {
             self.counters.reads.add(time);
             if let Some(before) = self.cpu.take() {
                 let cpu = thread_cpu().saturating_sub(before);
@@ -213,7 +213,7 @@ impl ConsumerCounters {
     }
 
     /// The program does not wait any more, for now; it has waited for so long.
-    pub fn stops_asking(&self, waited: Duration) {
+    pub(crate) fn stops_asking(&self, waited: Duration) {
         self.called_off.store(nanos(waited), Relaxed);
         self.asked.store(0, Relaxed);
     }
@@ -229,7 +229,7 @@ impl ConsumerCounters {
 
     /// Counts a batch and how long the program waited for it. `begins` an epoch: the wait for such
     /// a batch is also counted on its own, the very first one apart from those that follow.
-    pub fn delivered(&self, samples: u64, wait: Duration, begins: bool) {
+    pub(crate) fn delivered(&self, samples: u64, wait: Duration, begins: bool) {
         self.stops_asking(Duration::ZERO);
         let first = self.batches.fetch_add(1, Relaxed) == 0;
         self.samples.fetch_add(samples, Relaxed);
@@ -250,7 +250,7 @@ impl ConsumerCounters {
     }
 
     /// Counts the time that the program used a batch of so many samples.
-    pub fn stepped(&self, samples: u64, time: Duration) {
+    pub(crate) fn stepped(&self, samples: u64, time: Duration) {
         self.used.fetch_add(samples, Relaxed);
         self.step.fetch_add(nanos(time), Relaxed);
     }
@@ -258,7 +258,7 @@ impl ConsumerCounters {
 
 /// The mean time of one part of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PartFigures {
+pub struct PartStats {
     /// Its name.
     pub name: &'static str,
     /// Seconds per sample, from the samples that were timed.
@@ -267,7 +267,7 @@ pub struct PartFigures {
 
 /// All counters, added up.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Figures {
+pub struct WorkStats {
     /// Batches handed over.
     pub batches: u64,
     /// Samples in them.
@@ -311,12 +311,12 @@ pub struct Figures {
     /// Samples whose parts were timed.
     pub timed: u64,
     /// Mean times of a sample's parts.
-    pub parts: Vec<PartFigures>,
+    pub parts: Vec<PartStats>,
 }
 
 /// Adds the counters up.
 #[must_use]
-pub fn figures(consumer: &ConsumerCounters, workers: &[WorkerCounters]) -> Figures {
+pub fn figures(consumer: &ConsumerCounters, workers: &[WorkerCounters]) -> WorkStats {
     let seconds = |n: u64| n as f64 * 1e-9;
     let sum = |f: &dyn Fn(&WorkerCounters) -> &AtomicU64| {
         workers.iter().map(|w| f(w).load(Relaxed)).sum::<u64>()
@@ -332,12 +332,12 @@ pub fn figures(consumer: &ConsumerCounters, workers: &[WorkerCounters]) -> Figur
     let waiting = consumer.waiting().map(|time| time.as_secs_f64());
     let longest = seconds(consumer.longest_wait.load(Relaxed));
     let timed = sum(&|w| &w.timed);
-    let parts = Part::ALL.into_iter().filter_map(|(part, name)| {
+    let parts = WorkPart::ALL.into_iter().filter_map(|(part, name)| {
         let total = sum(&|w| &w.part_time[part as usize]);
         let known = timed > 0 && total > 0;
-        known.then(|| PartFigures { name, seconds: seconds(total) / timed as f64 })
+        known.then(|| PartStats { name, seconds: seconds(total) / timed as f64 })
     });
-    Figures {
+    WorkStats {
         batches: consumer.batches.load(Relaxed),
         samples: consumer.samples.load(Relaxed),
         wait_seconds: seconds(consumer.wait.load(Relaxed)) + waiting.unwrap_or(0.0),
@@ -371,8 +371,8 @@ mod tests {
     fn a_part_is_of_a_sample_however_often_it_is_met() {
         let worker = WorkerCounters::default();
         for read in [20, 0] {
-            worker.part(Part::Read, Duration::from_millis(read));
-            (0..9).for_each(|_| worker.part(Part::Copy, Duration::from_millis(1)));
+            worker.part(WorkPart::Read, Duration::from_millis(read));
+            (0..9).for_each(|_| worker.part(WorkPart::Copy, Duration::from_millis(1)));
             Stopwatch::start(&worker, Look::Times, None).finished();
         }
         Stopwatch::start(&worker, Look::Away, None).finished();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Buckets for each doubling: a value is known to a sixteenth.
 const STEPS: usize = 16;
-/// From 1 µs (below it nothing is told apart) to 2^36 µs, about 19 hours.
+/// From 1 µs (below it nothing is distinguished) to 2^36 µs, about 19 hours.
 const DOUBLINGS: usize = 36;
 const BUCKETS: usize = STEPS * (DOUBLINGS + 1);
 
@@ -33,7 +33,7 @@ pub struct Quantiles {
 impl Quantiles {
     /// The middle of a bucket may lie above the longest time in it.
     #[must_use]
-    pub fn at_most(self, longest: f64) -> Self {
+    pub(crate) fn at_most(self, longest: f64) -> Self {
         Quantiles { p50: self.p50.min(longest), p99: self.p99.min(longest) }
     }
 }
@@ -67,13 +67,13 @@ impl Histogram {
     /// What was counted since `before` was taken from the same histogram; of everything if that is
     /// empty.
     #[must_use]
-    pub fn quantiles_since(&self, before: &[u64]) -> Quantiles {
+    pub(crate) fn quantiles_since(&self, before: &[u64]) -> Quantiles {
         Histogram::quantiles_of(&self.counts(), before)
     }
 
     /// The same of counts that were added up.
     #[must_use]
-    pub fn quantiles_of(counts: &[u64], before: &[u64]) -> Quantiles {
+    pub(crate) fn quantiles_of(counts: &[u64], before: &[u64]) -> Quantiles {
         quantiles(counts, before)
     }
 
@@ -108,9 +108,12 @@ mod tests {
     #[test]
     fn every_duration_is_known_to_a_sixteenth() {
         for micros in (0..70_000).chain((0..40).map(|n| 97_003u64 << (n % 20))) {
-            let told = middle(bucket(Duration::from_micros(micros))) * 1e6;
+            let reported = middle(bucket(Duration::from_micros(micros))) * 1e6;
             let allowed = (micros as f64 / 16.0).max(0.5);
-            assert!((told - micros as f64).abs() <= allowed, "{micros} µs was told as {told}");
+            assert!(
+                (reported - micros as f64).abs() <= allowed,
+                "{micros} µs was reported as {reported}"
+            );
         }
         assert_eq!(bucket(Duration::MAX), BUCKETS - 1);
     }

@@ -13,9 +13,11 @@ mod usage;
 
 pub use clock::thread_cpu;
 pub use counters::{
-    ConsumerCounters, Figures, Look, Part, PartFigures, Stopwatch, Times, WorkerCounters, figures,
+    ConsumerCounters, Look, PartStats, Stopwatch, Times, WorkPart, WorkStats, WorkerCounters,
+    figures,
 };
 pub use histogram::{Histogram, Quantiles};
-pub use places::{Pace, PlaceFigures, SlowPlaces};
+pub use places::{Pace, PlaceStats, SlowPlaces};
 pub use timeline::{Activity, Lane, Span, Timeline};
-pub use usage::{PeakMemory, Usage, machine_busy};
+pub(crate) use usage::machine_busy;
+pub use usage::{PeakMemory, Usage};

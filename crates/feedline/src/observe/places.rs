@@ -45,7 +45,7 @@ impl Pace {
 }
 
 #[derive(Debug)]
-struct Place {
+struct ReadPlace {
     root: PathBuf,
     path: PathBuf,
     reads: u64,
@@ -56,7 +56,7 @@ struct Place {
 
 /// A place and its reads so far.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct PlaceFigures {
+pub struct PlaceStats {
     /// Its path: a shard, or the folder of a file that is read as a whole.
     pub name: String,
     /// Slow reads of it.
@@ -73,7 +73,7 @@ pub struct PlaceFigures {
 #[derive(Debug, Default)]
 pub struct SlowPlaces {
     some: AtomicBool,
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<ReadPlace>>,
 }
 
 /// What is named: a shard by itself, a file by its folder.
@@ -111,13 +111,13 @@ impl SlowPlaces {
             }
         }
         let (root, path) = (location.root.to_owned(), path.to_owned());
-        places.push(Place { root, path, reads: 1, other_reads: 0, seconds, elsewhere });
+        places.push(ReadPlace { root, path, reads: 1, other_reads: 0, seconds, elsewhere });
         self.some.store(true, Relaxed);
     }
 
     /// Counts another read, unless somebody else is counting.
     pub fn other(&self, location: &Location<'_>) {
-        let mut places: MutexGuard<'_, Vec<Place>> = match self.places.try_lock() {
+        let mut places: MutexGuard<'_, Vec<ReadPlace>> = match self.places.try_lock() {
             Ok(places) => places,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
@@ -129,11 +129,11 @@ impl SlowPlaces {
 
     /// All of them, those with the most time first.
     #[must_use]
-    pub fn figures(&self) -> Vec<PlaceFigures> {
+    pub fn figures(&self) -> Vec<PlaceStats> {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut figures: Vec<PlaceFigures> = places
+        let mut figures: Vec<PlaceStats> = places
             .iter()
-            .map(|place| PlaceFigures {
+            .map(|place| PlaceStats {
                 name: place.root.join(&place.path).to_string_lossy().into_owned(),
                 reads: place.reads,
                 other_reads: place.other_reads,
@@ -146,7 +146,7 @@ impl SlowPlaces {
     }
 }
 
-fn find<'a>(places: &'a mut [Place], root: &Path, path: &Path) -> Option<&'a mut Place> {
+fn find<'a>(places: &'a mut [ReadPlace], root: &Path, path: &Path) -> Option<&'a mut ReadPlace> {
     // The shorter comparison first.
     places.iter_mut().find(|place| place.path == path && place.root == root)
 }

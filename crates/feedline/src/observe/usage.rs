@@ -1,4 +1,4 @@
-//! What the process and its children use, and how busy the machine is, as the system tells.
+//! What the process and its children use, and how busy the machine is, as the system reports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -29,7 +29,7 @@ impl Usage {
         Usage::of(std::process::id())
     }
 
-    /// Of the process `id` and its descendants. Zero where the system does not tell. What is read
+    /// Of the process `id` and its descendants. Zero where the system does not report it. What is read
     /// does not grow with the number of other processes, nor with the memory of these.
     #[must_use]
     pub fn of(id: u32) -> Usage {
@@ -56,10 +56,10 @@ struct Stat {
     parent: u32,
     /// User and system time, with that of children that have ended.
     ticks: u64,
-    /// When it began, which tells two processes with the same number apart.
+    /// When it began, which distinguishes two processes with the same number.
     began: u64,
     /// Where its stack begins: by chance with every program that is started, and the same in a
-    /// child that was forked and runs on. 0 where that is not told.
+    /// child that was forked and runs on. 0 where that is not known.
     stack: u64,
 }
 
@@ -83,7 +83,7 @@ impl Stat {
 
 /// Who is whose child.
 enum Family {
-    /// Each process tells.
+    /// Each process lists its children.
     Asked,
     /// From a look at all processes.
     Listed(HashMap<u32, Vec<u32>>),
@@ -91,8 +91,9 @@ enum Family {
 
 impl Family {
     fn of(process: u32) -> Family {
-        let tells = fs::metadata(format!("/proc/{process}/task/{process}/children")).is_ok();
-        if tells { Family::Asked } else { Family::Listed(parents()) }
+        let lists_children =
+            fs::metadata(format!("/proc/{process}/task/{process}/children")).is_ok();
+        if lists_children { Family::Asked } else { Family::Listed(parents()) }
     }
 
     fn children(&mut self, process: u32) -> Vec<u32> {
@@ -211,7 +212,7 @@ impl PeakMemory {
         PeakMemory { fresh: fs::write("/proc/self/clear_refs", "5").is_ok() }
     }
 
-    /// Bytes; nothing where the system does not tell.
+    /// Bytes; nothing where the system does not report it.
     #[must_use]
     pub fn most(&self) -> Option<u64> {
         let status = fs::read_to_string("/proc/self/status").ok().filter(|_| self.fresh)?;
@@ -220,9 +221,9 @@ impl PeakMemory {
 }
 
 /// Seconds that all cores of the machine were busy, and stood idle (waiting for a disk is idle),
-/// since it started. Differences of two readings tell how busy it was.
+/// since it started. Differences of two readings show how busy it was.
 #[must_use]
-pub fn machine_busy() -> Option<(f64, f64)> {
+pub(crate) fn machine_busy() -> Option<(f64, f64)> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let times: Vec<f64> =

@@ -90,7 +90,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// The order that `spec` asks for over sources of these sizes. `label` tells a sample's
+    /// The order that `spec` asks for over sources of these sizes. `label` gives a sample's
     /// class where `weights = "balanced"` needs it.
     pub fn new(
         spec: &Spec,
@@ -412,7 +412,7 @@ mod tests {
             some.sort_unstable();
             assert_eq!(some, indices(&Spec { shuffle: false, ..spec }, &[200], 0), "{subset}");
         }
-        // With room for all, as told, or without a shuffle: as if there were no blocks.
+        // With room for all, as given, or without a shuffle: as if there were no blocks.
         let roomy = BlockEnds { room: 20, ..ends.clone() };
         for (spec, ends) in [
             (shuffled.clone(), &roomy),

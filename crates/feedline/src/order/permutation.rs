@@ -13,7 +13,7 @@ const MOST_ROUNDS: usize = 24;
 /// A permutation of `0..n`.
 ///
 /// ```
-/// use feedline::order::Permutation;
+/// use feedline::internals::order::Permutation;
 /// let shuffle = Permutation::new(1_000_000_000_000, 7);
 /// assert!(shuffle.apply(3) < 1_000_000_000_000);
 /// ```

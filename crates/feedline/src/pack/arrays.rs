@@ -63,16 +63,16 @@ impl Growing {
 }
 
 /// One field.
-enum Column {
+enum NpyColumn {
     Rows(Box<Growing>),
     Stretches { data: Box<Growing>, offsets: Box<Growing>, shapes: Option<Box<Growing>>, end: i64 },
 }
 
 /// Writes a folder of arrays.
-pub struct Writer {
+pub(crate) struct Writer {
     path: PathBuf,
     layouts: Vec<Layout>,
-    columns: Vec<Column>,
+    columns: Vec<NpyColumn>,
     samples: u64,
     bytes: u64,
 }
@@ -80,7 +80,7 @@ pub struct Writer {
 impl Writer {
     /// Begins a folder, which must not be there. There is nothing to choose: an array that is
     /// mapped is not compressed.
-    pub fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
+    pub(crate) fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
         if let Some(name) = options.compression.as_deref().filter(|name| *name != "none") {
             return Err(Error::Source {
                 what: path.display().to_string(),
@@ -96,7 +96,7 @@ impl Writer {
             let file = |part: &str| path.join(format!("{}{part}.npy", field.name));
             columns.push(match layout {
                 Layout::Rows { dtype, shape } => {
-                    Column::Rows(Growing::new(file(""), *dtype, shape)?)
+                    NpyColumn::Rows(Growing::new(file(""), *dtype, shape)?)
                 }
                 Layout::Stretches { dtype, axes, text } => {
                     let part = if *text { ".text" } else { ".data" };
@@ -105,7 +105,7 @@ impl Writer {
                     offsets.push(&0i64.to_ne_bytes())?;
                     let shapes =
                         axes.map(|axes| Growing::new(file(".shapes"), DType::I64, &[axes]));
-                    Column::Stretches { data, offsets, shapes: shapes.transpose()?, end: 0 }
+                    NpyColumn::Stretches { data, offsets, shapes: shapes.transpose()?, end: 0 }
                 }
             });
         }
@@ -119,8 +119,8 @@ impl RecordWriter for Writer {
         for (column, given) in self.columns.iter_mut().zip(record.values) {
             self.bytes += given.bytes.len() as u64;
             match column {
-                Column::Rows(rows) => rows.push(given.bytes)?,
-                Column::Stretches { data, offsets, shapes, end } => {
+                NpyColumn::Rows(rows) => rows.push(given.bytes)?,
+                NpyColumn::Stretches { data, offsets, shapes, end } => {
                     data.push(given.bytes)?;
                     *end += (given.bytes.len() / data.row_bytes) as i64;
                     offsets.push(&end.to_ne_bytes())?;
@@ -142,8 +142,8 @@ impl RecordWriter for Writer {
         let samples = self.samples;
         for column in self.columns {
             match column {
-                Column::Rows(rows) => rows.finish(samples)?,
-                Column::Stretches { data, offsets, shapes, .. } => {
+                NpyColumn::Rows(rows) => rows.finish(samples)?,
+                NpyColumn::Stretches { data, offsets, shapes, .. } => {
                     data.finish(0)?;
                     offsets.finish(samples + 1)?;
                     shapes.map_or(Ok(()), |shapes| shapes.finish(samples))?;

@@ -18,7 +18,7 @@ const BATCH: u64 = 16 << 20;
 const ROWS: u64 = 1 << 16;
 
 /// Writes one file.
-pub struct Writer {
+pub(crate) struct Writer {
     path: PathBuf,
     writer: FileWriter<BufWriter<File>>,
     batch: Batch,
@@ -28,7 +28,7 @@ pub struct Writer {
 
 impl Writer {
     /// Begins a file that must not be there yet.
-    pub fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
+    pub(crate) fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
         let batch = Batch::new(path, fields)?;
         let compression = match options.compression.as_deref() {
             None | Some("none" | "uncompressed") => None,

@@ -31,7 +31,7 @@ enum Gathered {
     Ragged(DType, usize),
 }
 
-struct Column {
+struct ArrowColumn {
     what: Gathered,
     data: MutableBuffer,
     /// Where each value ends, in bytes; of ragged arrays the offsets of each axis.
@@ -42,18 +42,18 @@ struct Column {
 pub(super) struct Batch {
     path: String,
     schema: SchemaRef,
-    columns: Vec<Column>,
-    names: Column,
+    columns: Vec<ArrowColumn>,
+    names: ArrowColumn,
     rows: usize,
     bytes: u64,
 }
 
-fn column(what: Gathered) -> Column {
+fn column(what: Gathered) -> ArrowColumn {
     let axes = match &what {
         Gathered::Ragged(_, axes) => *axes,
         _ => 1,
     };
-    Column { what, data: MutableBuffer::new(0), ends: vec![vec![0]; axes] }
+    ArrowColumn { what, data: MutableBuffer::new(0), ends: vec![vec![0]; axes] }
 }
 
 fn element(dtype: DType) -> Option<DataType> {
@@ -226,7 +226,7 @@ fn unfit(what: &Gathered, value: &Given<'_>) -> Option<String> {
     }
 }
 
-impl Column {
+impl ArrowColumn {
     fn put(&mut self, bytes: &[u8], shape: &[usize]) {
         self.data.extend_from_slice(bytes);
         let ragged = matches!(self.what, Gathered::Ragged(..));
@@ -282,7 +282,7 @@ impl Column {
     }
 }
 
-/// Arrays without elements, whose number nothing tells but their count.
+/// Arrays without elements, whose number only their count gives.
 fn empty(dtype: DType, shape: &[usize], rows: usize) -> Result<ArrayRef, ArrowError> {
     let mut lengths = vec![rows];
     shape.iter().for_each(|axis| lengths.push(lengths.last().unwrap_or(&0) * axis));

@@ -64,15 +64,15 @@ impl<'a> Datum<'a> {
             }
             (
                 Datum::Array(dtype, shape, bytes),
-                FieldKind::Array { dtype: told, shape: wanted },
+                FieldKind::Array { dtype: declared, shape: wanted },
             ) => {
-                if dtype != *told || shape != wanted {
+                if dtype != *declared || shape != wanted {
                     return wrong();
                 }
                 whole(dtype, shape, bytes)
             }
-            (Datum::Array(dtype, shape, bytes), FieldKind::Ragged { dtype: told, axes }) => {
-                if dtype != *told || shape.len() != *axes {
+            (Datum::Array(dtype, shape, bytes), FieldKind::Ragged { dtype: declared, axes }) => {
+                if dtype != *declared || shape.len() != *axes {
                     return wrong();
                 }
                 whole(dtype, shape, bytes)

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::output_file::{self, beside, unguessable};
 
 /// A line for each file that is written, so that a later run goes on from there.
-pub const JOURNAL: &str = "feedline-journal.jsonl";
+pub(crate) const JOURNAL: &str = "feedline-journal.jsonl";
 
 /// The note that marks unfinished work as ours.
 const JOB: &str = "feedline-job.json";
@@ -32,8 +32,6 @@ const JOB: &str = "feedline-job.json";
 pub struct Destination {
     path: PathBuf,
     partial: PathBuf,
-    /// Work of the same job was there.
-    resumed: bool,
     /// Open for as long as the folder is ours.
     _lock: File,
 }
@@ -206,8 +204,7 @@ impl Destination {
             let problem = "lies in unfinished work and is neither a file nor a folder: remove it";
             return Err(refused(&path, problem));
         }
-        let destination =
-            Destination { path: path.to_owned(), partial, resumed: false, _lock: lock };
+        let destination = Destination { path: path.to_owned(), partial, _lock: lock };
         // Described, so all of it should be there: only the name is missing.
         match Catalog::read(&destination.partial)? {
             Some(catalog) if catalog.job == *job && is_whole(&destination.partial, &catalog) => {
@@ -223,7 +220,7 @@ impl Destination {
     }
 
     /// Finds out whose work is there, and leaves a note of ours.
-    fn mark(mut self, job: &Value) -> Result<Destination> {
+    fn mark(self, job: &Value) -> Result<Destination> {
         let unfinished = unfinished();
         let is_note = |entry: io::Result<fs::DirEntry>| {
             entry.is_ok_and(|entry| entry.file_name() == unfinished.as_str())
@@ -233,10 +230,7 @@ impl Destination {
             let note = catalog::read_note(&self.partial.join(JOB));
             let note: Option<Value> = note.ok().and_then(|text| serde_json::from_str(&text).ok());
             match note {
-                Some(note) if note == read_back(job) => {
-                    self.resumed = true;
-                    return Ok(self);
-                }
+                Some(note) if note == read_back(job) => return Ok(self),
                 Some(note) if note.get("feedline_pack").is_some() => self.clear()?,
                 None if Catalog::read(&self.partial)?.is_some() => {
                     // The description goes first, and then only the note says that it is ours.
@@ -272,19 +266,13 @@ impl Destination {
         &self.partial
     }
 
-    /// True when unfinished work of the same job was there.
-    #[must_use]
-    pub fn is_resumed(&self) -> bool {
-        self.resumed
-    }
-
     /// Throws away what was found of earlier work.
     pub fn clear(&self) -> Result<()> {
         self.clear_but(&|_| false)
     }
 
     /// The same, but for the names that are to be kept.
-    pub fn clear_but(&self, keep: &dyn Fn(&OsStr) -> bool) -> Result<()> {
+    pub(crate) fn clear_but(&self, keep: &dyn Fn(&OsStr) -> bool) -> Result<()> {
         // Ended in between, what is left must not pass for whole.
         remove(&self.partial.join(catalog::FILE))?;
         let entries = fs::read_dir(&self.partial).map_err(failed("cannot list", &self.partial))?;
@@ -303,7 +291,7 @@ impl Destination {
     }
 
     /// All is written: the description comes last, then the name.
-    pub fn commit(self, catalog: &Catalog) -> Result<()> {
+    pub(crate) fn commit(self, catalog: &Catalog) -> Result<()> {
         catalog.write(&self.partial)?;
         self.rename()
     }
@@ -378,9 +366,11 @@ mod tests {
         let Some(number) = numbers.into_iter().find(changed) else { return };
         let job = json!({"feedline_pack": 1, "number": number});
         let path = folder.0.join("set");
-        drop(free(&path, &job));
+        let first = free(&path, &job);
+        fs::write(first.folder().join("part"), b"done").unwrap();
+        drop(first);
         let again = free(&path, &job);
-        assert!(again.is_resumed());
+        assert!(again.folder().join("part").exists(), "the work goes on");
         let catalog = describe(again.folder(), &job);
         again.commit(&catalog).unwrap();
         assert!(matches!(Destination::claim(&path, &job).unwrap(), Claim::Whole(_)));

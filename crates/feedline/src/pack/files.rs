@@ -32,11 +32,11 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Files<'a> {
     folder: &'a Path,
-    state: Mutex<State>,
+    state: Mutex<FilesState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct FilesState {
     journal: File,
     /// Folders that are there.
     folders: HashSet<PathBuf>,
@@ -87,7 +87,7 @@ impl<'a> Files<'a> {
             OpenOptions::new().append(true).open(&path)
         })()
         .map_err(failed)?;
-        let state = Mutex::new(State { journal, folders: HashSet::new() });
+        let state = Mutex::new(FilesState { journal, folders: HashSet::new() });
         Ok((Files { folder, state }, done))
     }
 
@@ -115,7 +115,7 @@ impl<'a> Files<'a> {
         self.lock().journal.write_all(line.as_bytes()).map_err(failed("cannot write", &path))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, FilesState> {
         // A panic elsewhere leaves the journal with whole lines.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -91,7 +91,7 @@ struct Counts {
 }
 
 /// Writes one environment.
-pub struct LmdbWriter {
+pub(crate) struct LmdbWriter {
     path: PathBuf,
     output: BufWriter<File>,
     members: Members,
@@ -108,7 +108,11 @@ pub struct LmdbWriter {
 
 impl LmdbWriter {
     /// Makes the folder and begins its file.
-    pub fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<LmdbWriter> {
+    pub(crate) fn create(
+        path: &Path,
+        fields: &[Field],
+        options: &WriteOptions,
+    ) -> Result<LmdbWriter> {
         if let Some(compression) = options.compression.as_deref().filter(|name| *name != "none") {
             return Err(Error::Source {
                 what: path.display().to_string(),

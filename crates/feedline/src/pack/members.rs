@@ -6,7 +6,7 @@ use std::path::Path;
 use super::npy;
 use super::record::Record;
 use crate::error::{Error, Result};
-use crate::sample::{DType, Field, FieldKind};
+use crate::sample::{DType, Field, FieldKind, ImageFormat};
 
 /// One field of a sample.
 pub(super) struct Member<'a> {
@@ -90,14 +90,29 @@ impl Members {
 
 /// What the name of an image with these bytes ends in.
 fn image_extension(bytes: &[u8]) -> &'static str {
-    match bytes {
-        [0xff, 0xd8, ..] => "jpg",
-        [0x89, b'P', b'N', b'G', ..] => "png",
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => "webp",
-        [b'G', b'I', b'F', ..] => "gif",
-        [b'B', b'M', ..] => "bmp",
-        [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => "tif",
-        [b'P', b'1'..=b'6', ..] => "ppm",
-        _ => "jpg",
+    ImageFormat::sniff(bytes).unwrap_or(ImageFormat::Jpeg).extension()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::record::Given;
+
+    #[test]
+    fn a_packed_image_is_named_after_its_bytes() {
+        let fields = [Field { name: "image".to_owned(), kind: FieldKind::EncodedImage }];
+        let members = Members::new(Path::new("x.tar"), &fields).unwrap();
+        for (bytes, expected) in [
+            (&b"\xff\xd8\xff\xe0"[..], "jpg"),
+            (b"\x89PNG\r\n", "png"),
+            (b"II\x2a\0\x08\0\0\0", "tif"),
+            (b"II\x2b\0\x08\0\0\0", "tif"),
+            (b"MM\0\x2b\0\x08\0\0", "tif"),
+            (b"P6 1 1 255 abc", "ppm"),
+        ] {
+            let values = [Given { bytes, shape: &[] }];
+            let found = members.of(&Record { key: "a", values: &values }).unwrap();
+            assert_eq!(found[0].extension, expected, "{bytes:?}");
+        }
     }
 }

@@ -4,33 +4,43 @@
 //! converts the samples, and hands them to the writer of a format: [`files`], [`raw`], or one of
 //! those that [`create`] knows.
 
-pub mod arrays;
-pub mod arrow;
+pub(crate) mod arrays;
+#[cfg(feature = "parquet")]
+pub(crate) mod arrow;
+#[cfg(feature = "parquet")]
 mod columns;
 mod datum;
-pub mod destination;
-pub mod files;
-pub mod hdf5;
-pub mod jpeg;
-pub mod lmdb;
+pub(crate) mod destination;
+pub(crate) mod files;
+#[cfg(feature = "hdf5")]
+pub(crate) mod hdf5;
+pub(crate) mod jpeg;
+pub(crate) mod lmdb;
 mod members;
-pub mod npy;
-pub mod parquet;
-pub mod raw;
-pub mod record;
-pub mod recut;
-pub mod sample_photos;
-pub mod shards;
+pub(crate) mod npy;
+#[cfg(feature = "parquet")]
+pub(crate) mod parquet;
+pub(crate) mod raw;
+pub(crate) mod record;
+#[cfg(feature = "libjpeg-turbo")]
+pub(crate) mod recut;
+#[cfg(not(feature = "libjpeg-turbo"))]
+pub(crate) mod recut {
+    //! Builds without libjpeg-turbo rewrite no JPEGs.
+    pub use super::jpeg::absent::Recutter;
+}
+pub(crate) mod shards;
 mod stretch;
-pub mod tar;
-mod temporary;
-pub mod tfrecord;
+pub(crate) mod tar;
+pub(crate) mod temporary;
+pub(crate) mod tfrecord;
 mod writer;
-pub mod zarr;
+pub(crate) mod zarr;
 
 pub use datum::Datum;
-pub use sample_photos::{SamplePhotos, Summary};
-pub use temporary::TemporaryFolder;
+pub use record::WriteOptions;
+pub use shards::Limit;
+pub(crate) use temporary::TemporaryFolder;
 pub use writer::{Writer, WriterOptions, Written};
 
 use std::path::Path;
@@ -39,22 +49,11 @@ use crate::error::{Error, Result};
 use crate::sample::Field;
 use crate::spec::SourceFormat;
 
-use record::{RecordWriter, WriteOptions};
-
-/// The formats that samples are written to.
-pub const WRITABLE: [SourceFormat; 8] = [
-    SourceFormat::Tar,
-    SourceFormat::Tfrecord,
-    SourceFormat::Lmdb,
-    SourceFormat::Hdf5,
-    SourceFormat::Npy,
-    SourceFormat::Parquet,
-    SourceFormat::Arrow,
-    SourceFormat::Zarr,
-];
+use record::RecordWriter;
 
 /// Begins a file (or folder) of `format` at `path`, which must not be there yet. A new format is
 /// an arm here and a file beside this one.
+#[doc(hidden)]
 pub fn create(
     format: SourceFormat,
     path: &Path,
@@ -63,6 +62,7 @@ pub fn create(
 ) -> Result<Box<dyn RecordWriter>> {
     Ok(match format {
         SourceFormat::Tar => Box::new(tar::TarWriter::create(path, fields, options)?),
+        #[cfg(feature = "hdf5")]
         SourceFormat::Hdf5 => Box::new(hdf5::Writer::create(path, fields, options)?),
         SourceFormat::Npy => Box::new(arrays::Writer::create(path, fields, options)?),
         SourceFormat::Zarr => Box::new(zarr::Writer::create(path, fields, options)?),
@@ -70,40 +70,21 @@ pub fn create(
             Box::new(tfrecord::TfrecordWriter::create(path, fields, options)?)
         }
         SourceFormat::Lmdb => Box::new(lmdb::LmdbWriter::create(path, fields, options)?),
+        #[cfg(feature = "parquet")]
         SourceFormat::Parquet => Box::new(parquet::Writer::create(path, fields, options)?),
+        #[cfg(feature = "parquet")]
         SourceFormat::Arrow => Box::new(arrow::Writer::create(path, fields, options)?),
         _ => {
             return Err(Error::Source {
                 what: path.display().to_string(),
-                problem: format!("cannot be written as {}", format.name()),
+                problem: match format.lacks() {
+                    Some(feature) => format!(
+                        "cannot be written as {}: this build of feedline lacks its feature {feature:?}",
+                        format.name()
+                    ),
+                    None => format!("cannot be written as {}", format.name()),
+                },
             });
         }
     })
-}
-
-/// What the names of such files end in, without the dot.
-#[must_use]
-pub fn extension(format: SourceFormat) -> &'static str {
-    match format {
-        SourceFormat::Hdf5 => "h5",
-        other => other.name(),
-    }
-}
-
-/// The same with what says how a file is compressed as a whole.
-#[must_use]
-pub fn ending(format: SourceFormat, compression: Option<&str>) -> String {
-    let outer = match (format, compression) {
-        (SourceFormat::Tar, Some("gzip" | "gz")) => ".gz",
-        (SourceFormat::Tar, Some("zstd" | "zst")) => ".zst",
-        _ => "",
-    };
-    format!(".{}{outer}", extension(format))
-}
-
-/// True when a set is one file or folder by nature, rather than shards.
-#[must_use]
-pub fn is_one_file(format: SourceFormat) -> bool {
-    use SourceFormat::{Hdf5, Lmdb, Npy, Zarr};
-    matches!(format, Lmdb | Hdf5 | Zarr | Npy)
 }

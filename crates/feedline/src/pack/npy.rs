@@ -6,11 +6,11 @@ use crate::sample::DType;
 const ALIGNMENT: usize = 64;
 
 /// Room for the first axis of an array whose length is known only at the end: twenty digits.
-pub const PATCHABLE: usize = 192;
+pub(crate) const PATCHABLE: usize = 192;
 
 /// NumPy's letters for a type, in this machine's byte order; `None` where it has none.
 #[must_use]
-pub fn descr(dtype: DType) -> Option<String> {
+pub(crate) fn descr(dtype: DType) -> Option<String> {
     let kind = match dtype {
         DType::Bool => 'b',
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => 'u',
@@ -28,7 +28,7 @@ pub fn descr(dtype: DType) -> Option<String> {
 
 /// The bytes before the elements of an array in C order; `at_least` so many.
 #[must_use]
-pub fn header(dtype: DType, shape: &[usize], at_least: usize) -> Option<Vec<u8>> {
+pub(crate) fn header(dtype: DType, shape: &[usize], at_least: usize) -> Option<Vec<u8>> {
     let axes: String = shape.iter().map(|axis| format!("{axis}, ")).collect();
     let axes = match shape.len() {
         1 => axes.trim_end(),

@@ -21,7 +21,7 @@ const GROUP: u64 = 32 << 20;
 const ROWS: u64 = 1 << 17;
 
 /// Writes one file.
-pub struct Writer {
+pub(crate) struct Writer {
     path: PathBuf,
     writer: ArrowWriter<BufWriter<File>>,
     batch: Batch,
@@ -54,7 +54,7 @@ fn compression(path: &Path, options: &WriteOptions) -> Result<Compression> {
 
 impl Writer {
     /// Begins a file that must not be there yet.
-    pub fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
+    pub(crate) fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
         let batch = Batch::new(path, fields)?;
         let mut properties = WriterProperties::builder()
             .set_compression(compression(path, options)?)

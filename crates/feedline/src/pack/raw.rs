@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::sample::{RawIndex, RawRecord};
 
 /// Bytes after which a new file is begun: few enough files to map them all, small enough to copy.
-pub const SHARD: u64 = 1 << 30;
+pub(crate) const SHARD: u64 = 1 << 30;
 
-/// What those are told who wait for one that failed; never the cause.
-pub const OVER: &str = "another thread failed";
+/// What those get who wait for one that failed; never the cause.
+pub(crate) const OVER: &str = "another thread failed";
 
 /// One image to be written.
 #[derive(Debug, Clone, Copy)]
@@ -37,11 +37,11 @@ pub struct Sample<'a> {
 pub struct Writer {
     folder: PathBuf,
     shard_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<RawWriterState>,
     turn: Condvar,
 }
 
-struct State {
+struct RawWriterState {
     /// The sample whose place is given out next.
     next: u64,
     failed: bool,
@@ -54,13 +54,18 @@ impl Writer {
     /// Writes into `folder`, files of `shard_bytes` at most (or one sample).
     #[must_use]
     pub fn new(folder: &Path, labels: usize, shard_bytes: u64) -> Writer {
-        let state =
-            State { next: 0, failed: false, shard: None, offset: 0, index: RawIndex::new(labels) };
+        let state = RawWriterState {
+            next: 0,
+            failed: false,
+            shard: None,
+            offset: 0,
+            index: RawIndex::new(labels),
+        };
         let (state, turn) = (Mutex::new(state), Condvar::new());
         Writer { folder: folder.to_owned(), shard_bytes, state, turn }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RawWriterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -93,7 +98,11 @@ impl Writer {
     }
 
     /// A place for the next sample, in a new file if need be.
-    fn place(&self, state: &mut State, sample: Sample<'_>) -> Result<(RawRecord, Arc<File>)> {
+    fn place(
+        &self,
+        state: &mut RawWriterState,
+        sample: Sample<'_>,
+    ) -> Result<(RawRecord, Arc<File>)> {
         let length = sample.pixels.len() as u64;
         let full = state.offset > 0 && state.offset + length > self.shard_bytes;
         let number = match &state.shard {

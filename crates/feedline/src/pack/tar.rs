@@ -42,7 +42,7 @@ impl Write for Out {
 }
 
 /// Writes one shard.
-pub struct TarWriter {
+pub(crate) struct TarWriter {
     path: PathBuf,
     out: Out,
     members: Members,
@@ -53,7 +53,11 @@ pub struct TarWriter {
 
 impl TarWriter {
     /// Begins a shard at `path`, which must not be there yet. Compression is "gzip" or "zstd".
-    pub fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<TarWriter> {
+    pub(crate) fn create(
+        path: &Path,
+        fields: &[Field],
+        options: &WriteOptions,
+    ) -> Result<TarWriter> {
         let problem = |problem: String| Error::Source { what: path.display().to_string(), problem };
         for field in fields {
             let bad = |c: char| c == '/' || c == '\0' || c.is_control();

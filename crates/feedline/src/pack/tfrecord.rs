@@ -2,7 +2,7 @@
 //!
 //! A feature has its field's own name. Images, text and bytes are a bytes_list of one value,
 //! int64 and float32 are an int64_list and a float_list, and arrays of other types their raw bytes.
-//! What that does not tell is said by two more features: NAME/dtype and NAME/shape. Only NAME/dtype
+//! What that does not say is said by two more features: NAME/dtype and NAME/shape. Only NAME/dtype
 //! means that each sample has its own length; if it has its own shape, its bytes are those of a
 //! .npy file.
 
@@ -44,7 +44,7 @@ enum Output {
 }
 
 /// Writes one file.
-pub struct TfrecordWriter {
+pub(crate) struct TfrecordWriter {
     path: PathBuf,
     output: Output,
     plans: Vec<Plan>,
@@ -112,7 +112,7 @@ fn plan(field: &Field) -> Option<Plan> {
         FieldKind::EncodedImage | FieldKind::Bytes | FieldKind::Text => Form::Raw,
         FieldKind::Array { dtype, shape } => {
             let form = match dtype {
-                // Without elements a list would not tell its type.
+                // Without elements a list would not show its type.
                 _ if shape.contains(&0) => Form::Raw,
                 DType::I64 => Form::Ints,
                 DType::F32 => Form::Floats,
@@ -159,7 +159,11 @@ fn put_shape(notes: &mut Vec<u8>, name: &str, shape: &[usize]) {
 
 impl TfrecordWriter {
     /// Begins the file.
-    pub fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<TfrecordWriter> {
+    pub(crate) fn create(
+        path: &Path,
+        fields: &[Field],
+        options: &WriteOptions,
+    ) -> Result<TfrecordWriter> {
         let problem = |problem: String| Error::Source { what: path.display().to_string(), problem };
         let plans = fields.iter().map(|field| {
             plan(field).ok_or_else(|| {

@@ -8,7 +8,6 @@ use super::datum::Datum;
 use super::destination::{lock, make_own};
 use super::record::{Given, Record, WriteOptions};
 use super::shards::{Full, Limit, Names, Plan, Shards};
-use super::{WRITABLE, extension, is_one_file};
 use crate::error::{Error, Result};
 use crate::sample::Field;
 use crate::spec::SourceFormat;
@@ -130,7 +129,7 @@ fn format_of(name: &str) -> Option<(SourceFormat, Option<&'static str>)> {
         () if ends("feather") => (SourceFormat::Arrow, None),
         () if ends("tar.gz") || ends("tgz") => (SourceFormat::Tar, Some("gzip")),
         () if ends("tar.zst") => (SourceFormat::Tar, Some("zstd")),
-        () => (WRITABLE.into_iter().find(|format| ends(extension(*format)))?, None),
+        () => (SourceFormat::writable().find(|format| ends(format.extension()))?, None),
     })
 }
 
@@ -150,11 +149,12 @@ impl Writer {
             None => (None, None),
         };
         let mut write = options.write;
-        if write.compression.is_none() && options.format.is_none_or(|told| named == Some(told)) {
+        if write.compression.is_none() && options.format.is_none_or(|given| named == Some(given)) {
             write.compression = compression.map(str::to_owned);
         }
         let Some(format) = options.format.or(named) else {
-            let endings = WRITABLE.map(|format| format!(".{}", extension(format))).join(", ");
+            let endings = SourceFormat::writable().map(|format| format!(".{}", format.extension()));
+            let endings = endings.collect::<Vec<_>>().join(", ");
             return Err(refused(
                 path,
                 format!("has no ending that is known: give the format, or one of {endings}"),
@@ -170,7 +170,7 @@ impl Writer {
                 (Names::Numbered(format!("{stem}-"), 6, ending.to_owned()), limit)
             }
         };
-        if is_one_file(format) && names != Names::One(name.to_owned()) {
+        if format.is_one_file() && names != Names::One(name.to_owned()) {
             return Err(refused(
                 path,
                 format!(

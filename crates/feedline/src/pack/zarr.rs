@@ -185,7 +185,7 @@ impl Growing {
 }
 
 /// One field.
-enum Column {
+enum ZarrColumn {
     Rows(Box<Growing>),
     Stretches {
         data: Box<Growing>,
@@ -198,10 +198,10 @@ enum Column {
 }
 
 /// Writes a group.
-pub struct Writer {
+pub(crate) struct Writer {
     path: PathBuf,
     layouts: Vec<Layout>,
-    columns: Vec<Column>,
+    columns: Vec<ZarrColumn>,
     samples: u64,
     bytes: u64,
 }
@@ -209,7 +209,7 @@ pub struct Writer {
 impl Writer {
     /// Begins a group in a folder that must not be there. Chunks are compressed with zstd unless
     /// "gzip" or "none" is said, and have about 1 MiB unless their rows are said.
-    pub fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
+    pub(crate) fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
         let compression = Compression::choose(path, options)?;
         let layouts = layouts(path, fields)?;
         let is_unknown = |layout: &Layout| layout.dtype() == DType::BF16;
@@ -232,13 +232,13 @@ impl Writer {
             };
             columns.push(match layout {
                 Layout::Rows { dtype, shape } => {
-                    Column::Rows(new("", *dtype, shape, options.block_samples)?)
+                    ZarrColumn::Rows(new("", *dtype, shape, options.block_samples)?)
                 }
                 Layout::Stretches { dtype, axes, text } => {
                     let mut offsets = new("_offsets", DType::I64, &[], None)?;
                     offsets.push(&0i64.to_ne_bytes())?;
                     let shapes = axes.map(|axes| new("_shapes", DType::I64, &[axes], None));
-                    Column::Stretches {
+                    ZarrColumn::Stretches {
                         data: new("", *dtype, &[], Some((CHUNK / dtype.size()) as u64))?,
                         offsets,
                         shapes: shapes.transpose()?,
@@ -259,8 +259,8 @@ impl RecordWriter for Writer {
         for (column, given) in self.columns.iter_mut().zip(record.values) {
             self.bytes += given.bytes.len() as u64;
             match column {
-                Column::Rows(rows) => rows.push(given.bytes)?,
-                Column::Stretches { data, offsets, shapes, end, .. } => {
+                ZarrColumn::Rows(rows) => rows.push(given.bytes)?,
+                ZarrColumn::Stretches { data, offsets, shapes, end, .. } => {
                     data.push(given.bytes)?;
                     *end += (given.bytes.len() / data.row_bytes()) as i64;
                     offsets.push(&end.to_ne_bytes())?;
@@ -282,8 +282,8 @@ impl RecordWriter for Writer {
         let (samples, nothing) = (self.samples, json!({}));
         for column in self.columns {
             match column {
-                Column::Rows(rows) => rows.finish(samples, &nothing)?,
-                Column::Stretches { data, offsets, shapes, name, text, .. } => {
+                ZarrColumn::Rows(rows) => rows.finish(samples, &nothing)?,
+                ZarrColumn::Stretches { data, offsets, shapes, name, text, .. } => {
                     let kind = if text { "text" } else { "bytes" };
                     let mut said = json!({"offsets": format!("{name}_offsets"), "kind": kind});
                     if let Some(shapes) = shapes {

@@ -25,7 +25,7 @@ impl Blocks {
     }
 }
 
-enum Place<T> {
+enum BlockSlot<T> {
     /// Some thread makes it; the others wait.
     Making,
     Ready {
@@ -36,8 +36,8 @@ enum Place<T> {
     },
 }
 
-struct State<T> {
-    places: HashMap<u64, Place<T>>,
+struct BlockCacheState<T> {
+    places: HashMap<u64, BlockSlot<T>>,
     bytes: u64,
     /// What those that are being made will take.
     making: u64,
@@ -48,7 +48,7 @@ struct State<T> {
 /// may be larger; what a sample is being copied from stays alive beyond it.
 pub struct BlockCache<T> {
     limit: u64,
-    state: Mutex<State<T>>,
+    state: Mutex<BlockCacheState<T>>,
     made: Condvar,
 }
 
@@ -63,7 +63,7 @@ impl<T> Drop for Making<'_, T> {
     fn drop(&mut self) {
         let mut state = self.cache.lock();
         state.making -= self.expected;
-        if matches!(state.places.get(&self.number), Some(Place::Making)) {
+        if matches!(state.places.get(&self.number), Some(BlockSlot::Making)) {
             state.places.remove(&self.number);
         }
         drop(state);
@@ -75,11 +75,11 @@ impl<T> BlockCache<T> {
     /// Keeps up to `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        let state = State { places: HashMap::new(), bytes: 0, making: 0, clock: 0 };
+        let state = BlockCacheState { places: HashMap::new(), bytes: 0, making: 0, clock: 0 };
         BlockCache { limit, state: Mutex::new(state), made: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, BlockCacheState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,11 +102,11 @@ impl<T> BlockCache<T> {
         state.clock += 1;
         let now = state.clock;
         match state.places.get_mut(&number)? {
-            Place::Ready { block, used, .. } => {
+            BlockSlot::Ready { block, used, .. } => {
                 *used = now;
                 Some(block.clone())
             }
-            Place::Making => None,
+            BlockSlot::Making => None,
         }
     }
 
@@ -125,11 +125,11 @@ impl<T> BlockCache<T> {
             let now = state.clock;
             let fits = state.making == 0 || state.making.saturating_add(expected) <= self.limit;
             match state.places.get_mut(&number) {
-                Some(Place::Ready { block, used, .. }) => {
+                Some(BlockSlot::Ready { block, used, .. }) => {
                     *used = now;
                     return Ok(block.clone());
                 }
-                Some(Place::Making) => {}
+                Some(BlockSlot::Making) => {}
                 // Threads that need other blocks take turns where these do not fit side by side.
                 None if fits => break,
                 None => {}
@@ -137,7 +137,7 @@ impl<T> BlockCache<T> {
             state = self.made.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let mut dropped = Vec::new();
-        state.places.insert(number, Place::Making);
+        state.places.insert(number, BlockSlot::Making);
         state.making = state.making.saturating_add(expected);
         let making = Making { cache: self, number, expected };
         let room = self.limit.saturating_sub(state.making);
@@ -149,7 +149,7 @@ impl<T> BlockCache<T> {
         let mut state = self.lock();
         state.clock += 1;
         let used = state.clock;
-        state.places.insert(number, Place::Ready { block: block.clone(), bytes, used });
+        state.places.insert(number, BlockSlot::Ready { block: block.clone(), bytes, used });
         state.bytes = state.bytes.saturating_add(bytes);
         state.shrink(self.limit, &mut dropped);
         drop(state);
@@ -158,7 +158,7 @@ impl<T> BlockCache<T> {
     }
 }
 
-impl<T> State<T> {
+impl<T> BlockCacheState<T> {
     /// Takes out the blocks that were used longest ago until `limit` holds.
     fn shrink(&mut self, limit: u64, dropped: &mut Vec<Arc<T>>) {
         while self.bytes > limit {
@@ -167,12 +167,12 @@ impl<T> State<T> {
                 .places
                 .iter()
                 .filter_map(|(at, place)| match place {
-                    Place::Ready { used, .. } => Some((*used, *at)),
-                    Place::Making => None,
+                    BlockSlot::Ready { used, .. } => Some((*used, *at)),
+                    BlockSlot::Making => None,
                 })
                 .min();
             let Some((_, at)) = oldest else { break };
-            if let Some(Place::Ready { block, bytes, .. }) = self.places.remove(&at) {
+            if let Some(BlockSlot::Ready { block, bytes, .. }) = self.places.remove(&at) {
                 self.bytes -= bytes;
                 dropped.push(block);
             }

@@ -1,4 +1,4 @@
-//! What is at a path: told by names first, then by the first bytes.
+//! What is at a path: by names first, then by the first bytes.
 
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Opening, kind_of, manifest, may_be_file, shards, tfrecord, walk};
 use crate::error::{Error, Result};
+use crate::source::images::manifest;
+use crate::source::spans::tfrecord;
+use crate::source::{Opening, kind_of, may_be_file, problem, shards, walk};
 use crate::spec::SourceFormat;
 use crate::store::{EntryKind, Reader, Store};
 
 /// What was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(in crate::source) enum Found {
     /// A folder whose subfolders are classes of images.
     Classes,
     /// A folder of images.
@@ -24,92 +26,33 @@ pub(super) enum Found {
     Format(SourceFormat),
 }
 
-/// Names that say what is inside. Longer endings come before those that they end in.
-const ENDINGS: [(&str, SourceFormat); 38] = [
-    (".tar", SourceFormat::Tar),
-    (".tar.gz", SourceFormat::Tar),
-    (".tgz", SourceFormat::Tar),
-    (".tar.zst", SourceFormat::Tar),
-    (".tar.zstd", SourceFormat::Tar),
-    (".tfrecord", SourceFormat::Tfrecord),
-    (".tfrecords", SourceFormat::Tfrecord),
-    (".tfrec", SourceFormat::Tfrecord),
-    (".tfrecord.gz", SourceFormat::Tfrecord),
-    (".tfrecords.gz", SourceFormat::Tfrecord),
-    (".mdb", SourceFormat::Lmdb),
-    (".lmdb", SourceFormat::Lmdb),
-    (".h5", SourceFormat::Hdf5),
-    (".hdf5", SourceFormat::Hdf5),
-    (".hdf", SourceFormat::Hdf5),
-    (".he5", SourceFormat::Hdf5),
-    (".npy", SourceFormat::Npy),
-    (".npz", SourceFormat::Npy),
-    (".parquet", SourceFormat::Parquet),
-    (".pq", SourceFormat::Parquet),
-    (".arrow", SourceFormat::Arrow),
-    (".arrows", SourceFormat::Arrow),
-    (".feather", SourceFormat::Arrow),
-    (".ipc", SourceFormat::Arrow),
-    (".csv", SourceFormat::Csv),
-    (".tsv", SourceFormat::Csv),
-    (".tab", SourceFormat::Csv),
-    (".csv.gz", SourceFormat::Csv),
-    (".tsv.gz", SourceFormat::Csv),
-    (".csv.zst", SourceFormat::Csv),
-    (".jsonl", SourceFormat::Jsonl),
-    (".ndjson", SourceFormat::Jsonl),
-    (".jsonl.gz", SourceFormat::Jsonl),
-    (".jsonl.zst", SourceFormat::Jsonl),
-    (".zarr", SourceFormat::Zarr),
-    (".mds", SourceFormat::Mds),
-    (".mds.zstd", SourceFormat::Mds),
-    (".zip", SourceFormat::Zip),
-];
-
 /// An index of MosaicML or LitData: larger ones list millions of files.
 const LARGEST_JSON: u64 = 256 << 20;
 
-pub(super) fn by_name(path: &Path) -> Option<SourceFormat> {
+pub(in crate::source) fn by_name(path: &Path) -> Option<SourceFormat> {
     let name = path.file_name()?.as_bytes().to_ascii_lowercase();
-    let found = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending.as_bytes()));
-    found
-        .map(|(_, format)| *format)
+    SourceFormat::of_file_name(&name)
         .or_else(|| tfrecord::is_name(&name).then_some(SourceFormat::Tfrecord))
 }
 
 /// What the first bytes of a file say.
 fn by_magic(start: &[u8]) -> Option<SourceFormat> {
-    let at =
-        |offset: usize, magic: &[u8]| start.get(offset..).is_some_and(|b| b.starts_with(magic));
-    let magics: [(usize, &[u8], SourceFormat); 8] = [
-        (0, b"\x93NUMPY", SourceFormat::Npy),
-        (0, b"\x89HDF\r\n\x1a\n", SourceFormat::Hdf5),
-        (0, b"PAR1", SourceFormat::Parquet),
-        (0, b"ARROW1", SourceFormat::Arrow),
-        (0, b"PK\x03\x04", SourceFormat::Zip),
-        (0, b"PK\x05\x06", SourceFormat::Zip),
-        (257, b"ustar", SourceFormat::Tar),
-        (16, &0xBEEF_C0DEu32.to_le_bytes(), SourceFormat::Lmdb),
-    ];
-    let known = magics.iter().find(|(offset, magic, _)| at(*offset, magic));
-    known
-        .map(|(_, _, format)| *format)
+    SourceFormat::of_first_bytes(start)
         .or_else(|| tfrecord::is_tfrecord(start).then_some(SourceFormat::Tfrecord))
 }
 
 fn unknown(path: &Path) -> Error {
-    Error::Source {
-        what: path.display().to_string(),
-        problem: "is not a data set that feedline knows: expected a folder of images, a packed \
-                  set, a manifest, or one of the formats tar, tfrecord, lmdb, hdf5, npy, parquet, \
-                  arrow, csv, jsonl, zarr, mds, litdata, zip; name the format with kind if the \
-                  file's name does not"
-            .to_owned(),
-    }
+    let formats = SourceFormat::names(SourceFormat::all());
+    problem(
+        path,
+        format!(
+            "is not a data set that feedline knows: expected a folder of images, a packed set, a manifest, or one of the formats {formats}; name the format with kind if the file's name does not"
+        ),
+    )
 }
 
 /// Finds out what is at a path, or what a pattern stands for.
-pub(super) fn detect(path: &Path, with: &Opening<'_>) -> Result<Found> {
+pub(in crate::source) fn detect(path: &Path, with: &Opening<'_>) -> Result<Found> {
     let store = &**with.store;
     if shards::is_pattern(path, store) {
         let files = shards::expand(path, &[], store)?;
@@ -117,10 +60,9 @@ pub(super) fn detect(path: &Path, with: &Opening<'_>) -> Result<Found> {
         return match detect_one(first, with)? {
             // Several files of paths are a table in several files.
             Found::Manifest => by_name(first).map(Found::Format).ok_or_else(|| unknown(path)),
-            Found::Classes | Found::Flat => Err(Error::Source {
-                what: path.display().to_string(),
-                problem: "stands for folders or images: name one folder, or a manifest".to_owned(),
-            }),
+            Found::Classes | Found::Flat => {
+                Err(problem(path, "stands for folders or images: name one folder, or a manifest"))
+            }
             found => Ok(found),
         };
     }
@@ -206,14 +148,14 @@ fn of_files(
     match found[..] {
         [] => Ok(None),
         [format] => Ok(Some(format)),
-        _ => Err(Error::Source {
-            what: folder.display().to_string(),
-            problem: format!(
+        _ => Err(problem(
+            folder,
+            format!(
                 "has files of several formats ({}): name the one that is meant, as {}",
                 found.iter().map(|format| format.name()).collect::<Vec<_>>().join(", "),
                 folder.join(format!("*.{}", found[0].name())).display()
             ),
-        }),
+        )),
     }
 }
 
@@ -246,7 +188,7 @@ mod tests {
 
     fn with() -> Opening<'static> {
         Opening {
-            store: crate::source::npy::tests::local(),
+            store: crate::source::arrays::npy::tests::local(),
             image_extensions: &["jpg"],
             block_memory: 0,
             memory: 0,

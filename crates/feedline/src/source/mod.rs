@@ -2,58 +2,37 @@
 //!
 //! A source says where bytes lie or lends them; it never decodes. One file per format.
 
-mod array_rows;
 mod arrays;
-mod arrow;
 mod blocks;
-mod choice;
+#[cfg(feature = "parquet")]
 mod columns;
-mod csv;
 mod detect;
-mod encoding;
-mod fields;
-mod folder;
-mod hdf5;
-mod headed;
-mod index;
-mod input;
-mod jsonl;
-mod kept;
-mod litdata;
-mod lmdb;
-mod look;
-mod manifest;
-mod mds;
+mod field_names;
+mod images;
 mod names;
-mod npy;
-mod npy_header;
-mod packed;
-mod parquet;
-mod part;
-mod raw;
-mod row_shards;
-mod rows;
 mod shards;
 mod spans;
-mod table;
-mod tar;
-mod text_cells;
-mod text_table;
-mod tfrecord;
+mod text;
 mod walk;
-mod zarr;
-mod zip;
 
-pub use arrays::{ArrayData, Arrays, Column};
+pub use arrays::memory::{ArrayData, Arrays, Column};
 pub use blocks::{BlockCache, Blocks};
-pub use folder::Folder;
-pub use manifest::{Columns, Manifest};
-pub use raw::Raw;
+pub use images::folder::Folder;
+pub use images::manifest::{Columns, Manifest};
+pub use images::raw::Raw;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(feature = "hdf5")]
+use arrays::hdf5;
+use arrays::{npy, zarr};
+#[cfg(feature = "parquet")]
+use columns::{arrow, parquet};
 use detect::Found;
+use images::{manifest, packed};
+use spans::{litdata, lmdb, mds, tar, tfrecord, zip};
+use text::{csv, jsonl};
 
 use crate::canonical;
 use crate::catalog::{self, Catalog, PackedField};
@@ -63,7 +42,8 @@ use crate::spec::read::show_bytes;
 use crate::spec::{FieldChoice, SourceFormat, SourceKind};
 use crate::store::{EntryKind, Store};
 
-/// A collection of samples. All methods may be called from many threads at once.
+/// A collection of samples. All methods may be called from many threads at once, with indexes below
+/// [`Source::len`] and numbers of its fields.
 pub trait Source: Send + Sync {
     /// How many samples there are.
     fn len(&self) -> u64;
@@ -165,6 +145,11 @@ impl Opening<'_> {
     }
 }
 
+/// What is wrong with a file, or with what else has that name.
+fn problem(what: impl AsRef<Path>, problem: impl std::fmt::Display) -> Error {
+    Error::Source { what: what.as_ref().display().to_string(), problem: problem.to_string() }
+}
+
 /// What is at a path; `None` if nothing is.
 fn kind_of(path: &Path, store: &dyn Store) -> Result<Option<EntryKind>> {
     store.kind(path).map_err(|source| Error::Io { what: "cannot open", path: path.into(), source })
@@ -208,15 +193,15 @@ pub fn open(kind: &SourceKind, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
             )?)
         }
         SourceKind::Arrays => {
-            return Err(Error::Source {
-                what: "arrays".to_owned(),
-                problem: "live in a program's memory: hand them to the loader there, a file cannot name them".to_owned(),
-            });
+            return Err(problem(
+                "arrays",
+                "live in a program's memory: hand them to the loader there, a file cannot name them",
+            ));
         }
     })
 }
 
-/// The format of what a spec names, and the files that it lies in as far as their names tell;
+/// The format of what a spec names, and the files that it lies in as far as their names say;
 /// `None` for images in folders, tables of them, and what is no longer there.
 pub fn files_of(kind: &SourceKind, with: &Opening<'_>) -> Option<(SourceFormat, Vec<PathBuf>)> {
     let path = kind.path()?;
@@ -269,10 +254,7 @@ fn open_path(path: &Path, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
 fn open_found(path: &Path, fields: &[FieldChoice], with: &Opening<'_>) -> Result<Arc<dyn Source>> {
     let found = detect::detect(path, with)?;
     if !fields.is_empty() && matches!(found, Found::Classes | Found::Flat) {
-        return Err(Error::Source {
-            what: path.display().to_string(),
-            problem: "is a folder of images, of which no fields can be chosen".to_owned(),
-        });
+        return Err(problem(path, "is a folder of images, of which no fields can be chosen"));
     }
     Ok(match found {
         Found::Classes => Arc::new(Folder::with_classes(path, with)?),
@@ -305,12 +287,26 @@ fn open_format(
         SourceFormat::Lmdb => Arc::new(lmdb::open(path, fields, with)?),
         SourceFormat::Mds => Arc::new(mds::open(path, fields, with)?),
         SourceFormat::Litdata => Arc::new(litdata::open(path, fields, with)?),
+        #[cfg(feature = "parquet")]
         SourceFormat::Parquet => Arc::new(parquet::open(path, fields, with)?),
+        #[cfg(feature = "parquet")]
         SourceFormat::Arrow => Arc::new(arrow::open(path, fields, with)?),
         SourceFormat::Csv => Arc::new(csv::open(path, fields, with)?),
         SourceFormat::Jsonl => Arc::new(jsonl::open(path, fields, with)?),
+        #[cfg(feature = "hdf5")]
         SourceFormat::Hdf5 => hdf5::open(path, fields, with)?,
         SourceFormat::Zarr => zarr::open(path, fields, with)?,
         SourceFormat::Npy => npy::open(path, fields, with)?,
+        #[cfg(not(all(feature = "hdf5", feature = "parquet")))]
+        SourceFormat::Hdf5 | SourceFormat::Parquet | SourceFormat::Arrow => {
+            let feature = format.lacks().unwrap_or_default();
+            let format = format.name();
+            return Err(problem(
+                path,
+                format!(
+                    "is {format}, which this build of feedline reads with its feature {feature:?} only"
+                ),
+            ));
+        }
     })
 }

@@ -8,26 +8,27 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{index, is_folder, may_be_file};
 use crate::error::{Error, Result};
+use crate::source::spans::index;
+use crate::source::{is_folder, may_be_file, problem};
 use crate::store::Store;
 
 /// More files than any set has; a pattern can make any number of names.
 const MOST: usize = 1_000_000;
 
-fn problem(pattern: &Path, problem: impl Into<String>) -> Error {
-    Error::Source { what: pattern.display().to_string(), problem: problem.into() }
-}
-
 /// True if the path is a pattern and no file of that very name.
-pub(super) fn is_pattern(path: &Path, store: &dyn Store) -> bool {
+pub(in crate::source) fn is_pattern(path: &Path, store: &dyn Store) -> bool {
     let marks = path.as_os_str().as_bytes().iter().any(|byte| b"{*?[".contains(byte));
     marks && matches!(store.kind(path), Ok(None))
 }
 
 /// The files that `path` stands for: those of a pattern, those in a folder whose names end in one
 /// of `endings`, or the one file that it is.
-pub(super) fn expand(path: &Path, endings: &[&str], store: &dyn Store) -> Result<Vec<PathBuf>> {
+pub(in crate::source) fn expand(
+    path: &Path,
+    endings: &[&str],
+    store: &dyn Store,
+) -> Result<Vec<PathBuf>> {
     let found = if is_pattern(path, store) {
         let mut found = Vec::new();
         for name in braces(path)? {
@@ -62,7 +63,7 @@ pub(super) fn expand(path: &Path, endings: &[&str], store: &dyn Store) -> Result
 }
 
 /// The path from the root on: it leads to the same file after the working directory has changed.
-pub(super) fn fixed(path: PathBuf) -> PathBuf {
+pub(in crate::source) fn fixed(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
@@ -71,7 +72,7 @@ fn too_many(pattern: &Path) -> Error {
 }
 
 /// What is in a folder, sorted by name; files of our own and hidden ones are left out.
-pub(super) fn list(folder: &Path, store: &dyn Store) -> Result<Vec<PathBuf>> {
+pub(in crate::source) fn list(folder: &Path, store: &dyn Store) -> Result<Vec<PathBuf>> {
     let failed = |source| Error::Io { what: "cannot list", path: folder.to_owned(), source };
     let mut found = Vec::new();
     let outcome = store.list(folder, &mut |entry| {

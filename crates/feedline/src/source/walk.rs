@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::source::problem;
 use crate::store::{EntryKind, Store};
 
 fn failed(path: &Path, source: std::io::Error) -> Error {
@@ -38,20 +39,24 @@ fn entries(path: &Path, store: &dyn Store) -> Result<Vec<Listed>> {
 }
 
 /// True if the name ends in one of the extensions, whatever its case.
-pub(super) fn is_image(name: &Path, extensions: &[&str]) -> bool {
+pub(in crate::source) fn is_image(name: &Path, extensions: &[&str]) -> bool {
     name.extension()
         .and_then(|e| e.to_str())
         .is_some_and(|e| extensions.iter().any(|x| e.eq_ignore_ascii_case(x)))
 }
 
-pub(super) fn has_images(path: &Path, extensions: &[&str], store: &dyn Store) -> Result<bool> {
+pub(in crate::source) fn has_images(
+    path: &Path,
+    extensions: &[&str],
+    store: &dyn Store,
+) -> Result<bool> {
     Ok(entries(path, store)?
         .iter()
         .any(|entry| entry.kind != EntryKind::Folder && is_image(&entry.path, extensions)))
 }
 
 /// The folders directly inside `path`, links included, sorted by name as bytes.
-pub(super) fn subfolders(path: &Path, store: &dyn Store) -> Result<Vec<PathBuf>> {
+pub(in crate::source) fn subfolders(path: &Path, store: &dyn Store) -> Result<Vec<PathBuf>> {
     Ok(folders(path, store)?.into_iter().map(|(path, _)| path).collect())
 }
 
@@ -68,7 +73,7 @@ fn folders(path: &Path, store: &dyn Store) -> Result<Vec<(PathBuf, bool)>> {
 
 /// All images at any depth below `top`: folders sorted by their path, then files by name, both
 /// as bytes. That is the order of `sorted(os.walk(top, followlinks=True))`, so of ImageFolder.
-pub(super) fn images(
+pub(in crate::source) fn images(
     top: &Path,
     extensions: &[&str],
     store: &dyn Store,
@@ -111,16 +116,13 @@ impl Walk<'_> {
     /// Adds `folder` and all folders below it. One that is its own ancestor is a loop of links.
     fn add(&mut self, folder: &Path, through_link: bool) -> Result<()> {
         let identity = self.store.find(folder).map_err(|e| failed(folder, e))?.identity;
-        let problem = |problem: &str| Error::Source {
-            what: folder.display().to_string(),
-            problem: problem.to_owned(),
-        };
         if identity.is_some_and(|identity| self.ancestors.contains(&identity)) {
-            return Err(problem("is a link to a folder that contains it: remove the link"));
+            return Err(problem(folder, "is a link to a folder that contains it: remove the link"));
         }
         self.linked += u64::from(through_link);
         if self.linked > MOST_LINKED {
             return Err(problem(
+                folder,
                 "is reached through links, as are 100,000 others: remove the links",
             ));
         }

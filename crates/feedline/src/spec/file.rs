@@ -56,7 +56,7 @@ impl Spec {
 
     /// As TOML, with a comment above each of the keys that there is a reason for.
     #[must_use]
-    pub fn to_toml_with(&self, reasons: &[(String, String)]) -> String {
+    pub(crate) fn to_toml_with(&self, reasons: &[(String, String)]) -> String {
         let mut text = String::new();
         let mut in_tables = false;
         for line in self.to_toml().lines() {
@@ -99,7 +99,7 @@ impl Spec {
     }
 
     /// Writes the text of [`Spec::for_elsewhere`] into the file; TOML has the reasons as comments.
-    pub fn write_file(&self, path: &Path, reasons: &[(String, String)]) -> Result<()> {
+    pub(crate) fn write_file(&self, path: &Path, reasons: &[(String, String)]) -> Result<()> {
         let failed =
             |source| Error::Io { what: "cannot write the spec", path: path.to_owned(), source };
         let text = self.for_elsewhere_with(path, reasons)?;

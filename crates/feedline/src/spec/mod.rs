@@ -21,26 +21,37 @@
 //! ```
 
 mod file;
+mod format;
 mod op;
-pub mod read;
-pub mod show;
+pub(crate) mod read;
+mod settings;
+pub(crate) mod show;
 mod source;
-mod write;
 
 pub use file::{read_file, read_toml};
+pub use format::SourceFormat;
 pub use op::OpSpec;
 pub use read::Table;
-pub use source::{FieldChoice, FieldRole, SourceFormat, SourceKind, SourceSpec};
+pub use settings::{
+    CacheSpec, DecodeSpec, LastBatch, OnError, OpenBlocks, Subset, Weights, Workers,
+};
+pub(crate) use settings::{LAST_BATCH, LAYOUTS};
+pub use source::{FieldChoice, FieldRole, SourceKind, SourceSpec};
 
+use settings::{
+    MOST_WORKERS, WEIGHTS, read_cache, read_decode, read_open_blocks, read_subset, read_weights,
+    read_workers,
+};
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::error::SpecError;
-use crate::image::Layout;
+pub use crate::image::Layout;
 
 /// Everything that decides what the batches are and how they are made.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct Spec {
     /// Where the samples come from. Several are joined end to end, or mixed if they have weights.
     pub sources: Vec<SourceSpec>,
@@ -120,132 +131,19 @@ impl Default for Spec {
     }
 }
 
-/// How encoded images become pixels.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DecodeSpec {
-    /// One channel instead of three.
-    pub gray: bool,
-    /// Not at all: a batch holds the files' bytes.
-    pub bytes: bool,
-    /// Turn the image as its EXIF tag says. Off by default, as in torchvision's ImageFolder.
-    pub exif_orientation: bool,
-    /// Larger images are refused before anything is allocated; `None` is Pillow's limit.
-    pub max_pixels: Option<u64>,
-    /// Take what can be decoded of a truncated file, as Pillow's `LOAD_TRUNCATED_IMAGES`.
-    pub allow_truncated: bool,
-    /// Take JPEGs whose data are all there and do not all decode, as Pillow does.
-    pub allow_damaged: bool,
-    /// Never decode at a smaller size, even where little of the detail would be seen.
-    pub exact: bool,
-}
-
-/// How many blocks are shuffled together where data is read a block at a time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OpenBlocks {
-    /// As many as half of the memory for blocks holds.
-    #[default]
-    Auto,
-    /// All of them: a full shuffle, which may read each block many times.
-    All,
-    /// So many.
-    Count(u64),
-}
-
-/// The chance of each sample.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Weights {
-    /// One for each sample.
-    Each(Vec<f64>),
-    /// Every class as often as any other.
-    Balanced,
-}
-
-/// A part of the data set.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Subset {
-    /// These samples, in this order.
-    Indices(Vec<u64>),
-    /// As a Python slice: `start:stop:step`, negative numbers count from the end.
-    Slice(Option<i64>, Option<i64>, i64),
-}
-
-impl Subset {
-    /// Reads `"100:200"`, `"::2"`, `":-1000"`.
+impl Spec {
+    /// The same with what `change` sets.
+    ///
+    /// ```
+    /// let spec = feedline::Spec::default().with(|spec| spec.batch_size = 64);
+    /// assert_eq!(spec.batch_size, 64);
+    /// ```
     #[must_use]
-    pub fn parse(text: &str) -> Option<Subset> {
-        let parts: Vec<&str> = text.split(':').map(str::trim).collect();
-        if !(2..=3).contains(&parts.len()) {
-            return None;
-        }
-        let number = |at: usize| match parts.get(at) {
-            None | Some(&"") => Some(None),
-            Some(text) => text.parse::<i64>().ok().map(Some),
-        };
-        let step = number(2)?.unwrap_or(1);
-        (step >= 1).then_some(Subset::Slice(number(0)?, number(1)?, step))
+    pub fn with(mut self, change: impl FnOnce(&mut Spec)) -> Spec {
+        change(&mut self);
+        self
     }
 }
-
-/// What becomes of the last batch of an epoch when the samples do not fill it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum LastBatch {
-    /// It is shorter; its rows are shared out among the ranks in runs as equal as possible.
-    #[default]
-    Short,
-    /// It is left out (`drop_last`).
-    Drop,
-    /// The last sample is repeated; `Batch::padding` says how often.
-    Pad,
-    /// Filled from the start of the epoch.
-    Wrap,
-}
-
-/// How many threads make batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Workers {
-    /// One for each core this process may use; processes of one machine (`LOCAL_WORLD_SIZE`) share
-    /// its cores.
-    #[default]
-    Auto,
-    /// So many; 0 makes batches in the caller's thread.
-    Count(u64),
-}
-
-/// Samples that are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheSpec {
-    /// Keep decoded pixels instead of encoded bytes.
-    pub decoded: bool,
-    /// Bytes for it; half of the memory limit if not given.
-    pub limit: Option<u64>,
-    /// Fail if the data set does not fit; otherwise keep what fits.
-    pub required: bool,
-}
-
-/// What a bad sample does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum OnError {
-    /// Its batch is an error.
-    #[default]
-    Raise,
-    /// Another sample, always the same, stands in for it.
-    Skip,
-}
-
-pub(crate) const LAYOUTS: [(&str, Layout); 3] =
-    [("CHW", Layout::Chw), ("HWC", Layout::Hwc), ("channels_last", Layout::ChannelsLast)];
-pub(crate) const LAST_BATCH: [(&str, LastBatch); 4] = [
-    ("short", LastBatch::Short),
-    ("drop", LastBatch::Drop),
-    ("pad", LastBatch::Pad),
-    ("wrap", LastBatch::Wrap),
-];
 
 impl Spec {
     /// Reads TOML.
@@ -313,6 +211,96 @@ impl Spec {
         table.finish()?;
         spec.check()?;
         Ok(spec)
+    }
+
+    /// As plain data, which [`Spec::from_value`] reads back to an equal spec.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        let default = Spec::default();
+        let mut table = Map::new();
+        let mut put = |name: &str, differs: bool, value: Value| {
+            if differs {
+                table.insert(name.to_owned(), value);
+            }
+        };
+        let sources: Vec<Value> = self.sources.iter().map(SourceSpec::to_value).collect();
+        match <[Value; 1]>::try_from(sources) {
+            Ok([single]) => put("source", true, single),
+            Err(several) => put("source", !several.is_empty(), several.into()),
+        }
+        let decode = json!({
+            "mode": match &self.decode {
+                decode if decode.bytes => "bytes",
+                decode if decode.gray => "gray",
+                _ => "rgb",
+            },
+            "exif_orientation": self.decode.exif_orientation,
+            "max_pixels": self.decode.max_pixels,
+            "allow_truncated": self.decode.allow_truncated,
+            "allow_damaged": self.decode.allow_damaged,
+            "exact": self.decode.exact,
+        });
+        put("batch_size", self.batch_size != default.batch_size, self.batch_size.into());
+        put("shuffle", self.shuffle, true.into());
+        let open_blocks: Value = match self.open_blocks {
+            OpenBlocks::Count(count) => count.into(),
+            OpenBlocks::All | OpenBlocks::Auto => "all".into(),
+        };
+        put("open_blocks", self.open_blocks != OpenBlocks::Auto, open_blocks);
+        put("seed", self.seed != 0, self.seed.into());
+        put("replacement", self.replacement, true.into());
+        put("num_samples", self.num_samples.is_some(), self.num_samples.into());
+        put(
+            "last_batch",
+            self.last_batch != default.last_batch,
+            name_of(&LAST_BATCH, &self.last_batch).into(),
+        );
+        put("rank", self.rank.is_some(), self.rank.into());
+        put("world_size", self.world_size.is_some(), self.world_size.into());
+        put("layout", self.layout != default.layout, name_of(&LAYOUTS, &self.layout).into());
+        if let Workers::Count(count) = self.num_workers {
+            put("num_workers", true, count.into());
+        }
+        put("prefetch_factor", self.prefetch_factor.is_some(), self.prefetch_factor.into());
+        put("memory", self.memory.is_some(), self.memory.into());
+        put("on_error", self.on_error == OnError::Skip, "skip".into());
+        put("max_failures", self.max_failures.is_some(), self.max_failures.into());
+        if let Some(path) = &self.quarantine {
+            put("quarantine", true, path.to_string_lossy().into_owned().into());
+        }
+        put("in_order", !self.in_order, false.into());
+        match &self.weights {
+            Some(Weights::Balanced) => put("weights", true, "balanced".into()),
+            Some(Weights::Each(weights)) => put("weights", true, weights.clone().into()),
+            None => {}
+        }
+        match &self.subset {
+            Some(Subset::Indices(indices)) => put("subset", true, indices.clone().into()),
+            Some(Subset::Slice(start, stop, step)) => {
+                let text = |bound: &Option<i64>| bound.map_or(String::new(), |n| n.to_string());
+                put("subset", true, format!("{}:{}:{step}", text(start), text(stop)).into());
+            }
+            None => {}
+        }
+        if let Some(cache) = &self.cache {
+            let hold = if cache.decoded { "decoded" } else { "encoded" };
+            put(
+                "cache",
+                true,
+                json!({"hold": hold, "limit": cache.limit, "required": cache.required}),
+            );
+        }
+        put("decode", self.decode != default.decode, decode);
+        let ops: Vec<Value> = self.transforms.iter().map(OpSpec::to_value).collect();
+        put("transforms", !ops.is_empty(), ops.into());
+        Value::Object(table)
+    }
+
+    /// As TOML.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        // Nulls have no TOML form; a table without them always has one.
+        toml::to_string(&without_nulls(self.to_value())).unwrap_or_default()
     }
 
     /// Finds contradictions between keys.
@@ -408,109 +396,87 @@ impl Spec {
     }
 }
 
-/// More threads than that is a slip: no machine gains from it.
-const MOST_WORKERS: u64 = 1024;
-
-const WEIGHTS: &str =
-    "\"balanced\", or a list with a finite number of at least 0 for each sample, not all 0";
-
-fn read_decode(table: &mut Table) -> Result<DecodeSpec, SpecError> {
-    let Some(value) = table.take("decode") else { return Ok(DecodeSpec::default()) };
-    let mut decode = Table::new(table.key("decode"), value)?;
-    let modes = [("rgb", "rgb"), ("gray", "gray"), ("bytes", "bytes")];
-    let mode = decode.choice("mode", &modes)?;
-    let read = DecodeSpec {
-        gray: mode == Some("gray"),
-        bytes: mode == Some("bytes"),
-        exif_orientation: decode.boolean("exif_orientation")?.unwrap_or(false),
-        max_pixels: decode.whole("max_pixels", 1)?,
-        allow_truncated: decode.boolean("allow_truncated")?.unwrap_or(false),
-        allow_damaged: decode.boolean("allow_damaged")?.unwrap_or(false),
-        exact: decode.boolean("exact")?.unwrap_or(false),
-    };
-    decode.finish()?;
-    Ok(read)
+fn name_of<T: PartialEq>(names: &[(&'static str, T)], wanted: &T) -> &'static str {
+    names.iter().find(|(_, value)| value == wanted).map_or("", |(name, _)| name)
 }
 
-fn read_open_blocks(table: &mut Table) -> Result<OpenBlocks, SpecError> {
-    match table.take("open_blocks") {
-        None => Ok(OpenBlocks::Auto),
-        Some(Value::String(text)) if text == "auto" => Ok(OpenBlocks::Auto),
-        Some(Value::String(text)) if text == "all" => Ok(OpenBlocks::All),
-        Some(value) => match value.as_u64().filter(|count| *count > 0) {
-            Some(count) => Ok(OpenBlocks::Count(count)),
-            None => Err(table
-                .error("open_blocks", "is not allowed")
-                .value(&value)
-                .allowed("\"auto\", \"all\", or a whole number from 1")),
-        },
-    }
-}
-
-fn read_weights(table: &mut Table) -> Result<Option<Weights>, SpecError> {
-    let Some(value) = table.take("weights") else { return Ok(None) };
-    let read = match &value {
-        Value::String(text) if text == "balanced" => Some(Weights::Balanced),
-        Value::Array(items) => items
-            .iter()
-            .map(|item| item.as_f64().filter(|x| x.is_finite() && *x >= 0.0))
-            .collect::<Option<Vec<f64>>>()
-            .filter(|weights| weights.iter().any(|x| *x > 0.0))
-            .map(Weights::Each),
-        _ => None,
-    };
-    read.map(Some)
-        .ok_or_else(|| table.error("weights", "is not allowed").value(&value).allowed(WEIGHTS))
-}
-
-fn read_subset(table: &mut Table) -> Result<Option<Subset>, SpecError> {
-    let allowed = "a slice such as \"0:1000\" or \"::2\", or a list of sample numbers";
-    let Some(value) = table.take("subset") else { return Ok(None) };
-    let read = match &value {
-        Value::String(text) => Subset::parse(text),
-        Value::Array(items) => {
-            items.iter().map(Value::as_u64).collect::<Option<_>>().map(Subset::Indices)
-        }
-        _ => None,
-    };
-    read.map(Some)
-        .ok_or_else(|| table.error("subset", "is not allowed").value(&value).allowed(allowed))
-}
-
-fn read_workers(table: &mut Table) -> Result<Workers, SpecError> {
-    let Some(value) = table.take("num_workers") else { return Ok(Workers::Auto) };
-    match &value {
-        Value::String(text) if text == "auto" => Some(Workers::Auto),
-        other => other.as_u64().filter(|n| *n <= MOST_WORKERS).map(Workers::Count),
-    }
-    .ok_or_else(|| {
-        table
-            .error("num_workers", "is not allowed")
-            .value(&value)
-            .allowed("\"auto\" or a whole number from 0 to 1024")
-    })
-}
-
-fn read_cache(table: &mut Table) -> Result<Option<CacheSpec>, SpecError> {
-    let allowed = "\"memory\", or a table with hold, limit and required";
-    let Some(value) = table.take("cache") else { return Ok(None) };
+fn without_nulls(value: Value) -> Value {
     match value {
-        Value::String(text) if text == "memory" => {
-            Ok(Some(CacheSpec { decoded: false, limit: None, required: true }))
+        Value::Object(entries) => Value::Object(
+            entries
+                .into_iter()
+                .filter(|(_, v)| !v.is_null())
+                .map(|(k, v)| (k, without_nulls(v)))
+                .collect(),
+        ),
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_survives_json_and_toml() {
+        let text = r#"
+            source = [{path = "a", weight = 2.0}, {kind = "manifest", path = "b.csv", label_columns = ["y"], weight = 1.0}]
+            batch_size = 3
+            shuffle = true
+            seed = 9
+            num_samples = 11
+            last_batch = "wrap"
+            rank = 1
+            world_size = 4
+            layout = "channels_last"
+            num_workers = 0
+            prefetch_factor = 3
+            memory = "1GB"
+            on_error = "skip"
+            max_failures = 5
+            quarantine = "bad.jsonl"
+            in_order = false
+            cache = {hold = "decoded", limit = "2MB", required = false}
+            decode = {mode = "gray", max_pixels = 100}
+            transforms = ["ToDtype", {op = "Resize", size = [3, 4]}]
+        "#;
+        let spec = Spec::from_toml(text).unwrap();
+        assert_eq!(Spec::from_value(spec.to_value()).unwrap(), spec);
+        assert_eq!(Spec::from_toml(&spec.to_toml()).unwrap(), spec);
+        let spec = Spec::from_toml(
+            "source = 'a'\nweights = [1.0, 2.5]\nsubset = '-5::2'\nreplacement = true",
+        )
+        .unwrap();
+        assert_eq!(Spec::from_toml(&spec.to_toml()).unwrap(), spec);
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        for (text, message) in [
+            ("batch_size = 3", "source: is missing"),
+            ("source = 'a'\nbatch_size = 0", "batch_size = 0: is not allowed"),
+            (
+                "source = 'a'\nrank = 2\nworld_size = 2",
+                "rank = 2: is not below world_size; allowed: 0 to 1",
+            ),
+            ("source = [{path='a', weight=1}, 'b']", "some sources have a weight"),
+            ("source = [{path='a', weight=1}, {path='b', weight=0}]", "source[1].weight = 0"),
+            ("source = 'a'\nquarantine = 'q'", "unless on_error"),
+            ("source = 'a'\ndrop_last = true\nlast_batch = 'wrap'", "contradicts last_batch"),
+            ("source = 'a'\nweights = [0, 0]", "not all 0"),
+            ("source = 'a'\nsubset = '3'", "a slice such as"),
+            (
+                "source = 'a'\nnum_workers = -1",
+                "num_workers = -1: is not allowed; allowed: \"auto\"",
+            ),
+            ("source = 'a'\ncache = 'disk'", "cache = \"disk\""),
+            ("source = {kind = 'image-folder', path = 'a'}", "did you mean \"image_folder\"?"),
+            ("source = 'a'\ntransforms = [{size = 3}]", "transforms[0]: has no op"),
+            ("source = ", "not valid TOML"),
+        ] {
+            let error = Spec::from_toml(text).unwrap_err().to_string();
+            assert!(error.contains(message), "{text}: {error}");
         }
-        Value::Object(_) => {
-            let mut cache = Table::new(table.key("cache"), value)?;
-            cache.choice("where", &[("memory", ())])?;
-            let read = CacheSpec {
-                decoded: cache
-                    .choice("hold", &[("encoded", false), ("decoded", true)])?
-                    .unwrap_or(false),
-                limit: cache.bytes("limit")?,
-                required: cache.boolean("required")?.unwrap_or(true),
-            };
-            cache.finish()?;
-            Ok(Some(read))
-        }
-        other => Err(table.error("cache", "is not allowed").value(other).allowed(allowed)),
     }
 }

@@ -86,7 +86,7 @@ impl Table {
     }
 
     /// True or false.
-    pub fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, SpecError> {
+    pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, SpecError> {
         self.parse(name, "true or false", Value::as_bool)
     }
 
@@ -138,7 +138,7 @@ impl Table {
     }
 
     /// Whole numbers; a single number counts as a list of one.
-    pub fn wholes(&mut self, name: &'static str) -> Result<Option<Vec<u64>>, SpecError> {
+    pub(crate) fn wholes(&mut self, name: &'static str) -> Result<Option<Vec<u64>>, SpecError> {
         self.parse(name, "a whole number or a list of whole numbers", |v| match v {
             Value::Array(items) => items.iter().map(Value::as_u64).collect(),
             single => single.as_u64().map(|x| vec![x]),

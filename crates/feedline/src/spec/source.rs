@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use super::Table;
+use super::{SourceFormat, Table};
 use crate::error::SpecError;
 
 /// One collection of samples.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct SourceSpec {
     /// What it is.
     pub kind: SourceKind,
@@ -65,88 +66,9 @@ impl SourceKind {
     }
 }
 
-/// A format in which people keep samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum SourceFormat {
-    /// Whatever is found at the path.
-    Auto,
-    /// Tar shards as the webdataset package reads them, also compressed.
-    Tar,
-    /// TensorFlow's records of examples.
-    Tfrecord,
-    /// An LMDB environment.
-    Lmdb,
-    /// Datasets of an HDF5 file.
-    Hdf5,
-    /// NumPy's .npy and .npz.
-    Npy,
-    /// Parquet files.
-    Parquet,
-    /// Arrow IPC files and streams, and Feather.
-    Arrow,
-    /// CSV or TSV of numbers and text.
-    Csv,
-    /// A JSON object a line.
-    Jsonl,
-    /// Zarr arrays, version 2 or 3.
-    Zarr,
-    /// MosaicML's streaming shards.
-    Mds,
-    /// LitData's chunks.
-    Litdata,
-    /// A zip archive of images.
-    Zip,
-}
-
-impl SourceFormat {
-    /// Every format but [`SourceFormat::Auto`].
-    pub const ALL: [SourceFormat; 13] = [
-        SourceFormat::Tar,
-        SourceFormat::Tfrecord,
-        SourceFormat::Lmdb,
-        SourceFormat::Hdf5,
-        SourceFormat::Npy,
-        SourceFormat::Parquet,
-        SourceFormat::Arrow,
-        SourceFormat::Csv,
-        SourceFormat::Jsonl,
-        SourceFormat::Zarr,
-        SourceFormat::Mds,
-        SourceFormat::Litdata,
-        SourceFormat::Zip,
-    ];
-
-    /// The name in a spec.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            SourceFormat::Auto => "auto",
-            SourceFormat::Tar => "tar",
-            SourceFormat::Tfrecord => "tfrecord",
-            SourceFormat::Lmdb => "lmdb",
-            SourceFormat::Hdf5 => "hdf5",
-            SourceFormat::Npy => "npy",
-            SourceFormat::Parquet => "parquet",
-            SourceFormat::Arrow => "arrow",
-            SourceFormat::Csv => "csv",
-            SourceFormat::Jsonl => "jsonl",
-            SourceFormat::Zarr => "zarr",
-            SourceFormat::Mds => "mds",
-            SourceFormat::Litdata => "litdata",
-            SourceFormat::Zip => "zip",
-        }
-    }
-
-    /// The format of that name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<SourceFormat> {
-        SourceFormat::ALL.into_iter().find(|format| format.name() == name)
-    }
-}
-
 /// A field that is wanted of each sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FieldChoice {
     /// Its name in a batch.
     pub name: String,
@@ -155,6 +77,20 @@ pub struct FieldChoice {
     pub column: String,
     /// What its bytes are, where that is not to be guessed.
     pub role: Option<FieldRole>,
+}
+
+impl FieldChoice {
+    /// The field that the data calls `column`, as `name`.
+    pub fn new(name: impl Into<String>, column: impl Into<String>) -> FieldChoice {
+        FieldChoice { name: name.into(), column: column.into(), role: None }
+    }
+
+    /// The same, with bytes that are `role`.
+    #[must_use]
+    pub fn role(mut self, role: FieldRole) -> FieldChoice {
+        self.role = Some(role);
+        self
+    }
 }
 
 /// What a field's bytes are.
@@ -172,26 +108,8 @@ pub enum FieldRole {
 const ROLES: [(&str, FieldRole); 3] =
     [("image", FieldRole::Image), ("text", FieldRole::Text), ("bytes", FieldRole::Bytes)];
 
-const KINDS: [(&str, &str); 18] = [
-    ("image_folder", "image_folder"),
-    ("flat", "flat"),
-    ("manifest", "manifest"),
-    ("arrays", "arrays"),
-    ("auto", "auto"),
-    ("tar", "tar"),
-    ("tfrecord", "tfrecord"),
-    ("lmdb", "lmdb"),
-    ("hdf5", "hdf5"),
-    ("npy", "npy"),
-    ("parquet", "parquet"),
-    ("arrow", "arrow"),
-    ("csv", "csv"),
-    ("jsonl", "jsonl"),
-    ("zarr", "zarr"),
-    ("mds", "mds"),
-    ("litdata", "litdata"),
-    ("zip", "zip"),
-];
+/// Kinds beside the formats.
+const KINDS: [&str; 5] = ["image_folder", "flat", "manifest", "arrays", "auto"];
 
 impl From<SourceKind> for SourceSpec {
     fn from(kind: SourceKind) -> Self {
@@ -287,7 +205,8 @@ fn read_source(key: &str, value: Value) -> Result<SourceSpec, SpecError> {
         }
     };
     let mut table = Table::new(key, value)?;
-    let kind = table.choice("kind", &KINDS)?;
+    let kinds = KINDS.into_iter().chain(SourceFormat::all().map(SourceFormat::name));
+    let kind = table.choice("kind", &kinds.map(|kind| (kind, kind)).collect::<Vec<_>>())?;
     let weight = table.number("weight", 0.0, f64::INFINITY)?;
     if weight == Some(0.0) {
         return Err(table.error("weight", "is not allowed").value(0).allowed("a number above 0"));

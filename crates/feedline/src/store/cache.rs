@@ -28,7 +28,7 @@ pub struct Cache {
 impl Cache {
     /// A cache for each source of so many samples; all together take at most `limit` bytes.
     #[must_use]
-    pub fn sharing(samples: impl Iterator<Item = u64>, limit: u64) -> Vec<Cache> {
+    pub(crate) fn sharing(samples: impl Iterator<Item = u64>, limit: u64) -> Vec<Cache> {
         let used = Arc::new(AtomicU64::new(0));
         samples
             .map(|samples| {

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// How many files all sets of a process keep open: a quarter of what it may have, since the program
 /// has files too.
-pub fn most_open() -> usize {
+pub(super) fn most_open() -> usize {
     static KNOWN: OnceLock<usize> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         let text = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
@@ -71,7 +71,7 @@ static SETS: Mutex<Vec<Weak<Handles>>> = Mutex::new(Vec::new());
 type Handles = RwLock<HashMap<PathBuf, Handle>>;
 
 /// Open files, those used last.
-pub struct OpenFiles {
+pub(super) struct OpenFiles {
     open: Arc<Handles>,
 }
 
@@ -93,13 +93,13 @@ impl std::fmt::Debug for OpenFiles {
 
 impl OpenFiles {
     /// How many are open.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.open.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// The file at `path` whose stamp is `stamp`, if one is given: the one that is open, or the one
     /// that `open` opens.
-    pub fn get(
+    pub(super) fn get(
         &self,
         path: &Path,
         stamp: Option<u64>,
@@ -153,7 +153,7 @@ fn close_oldest() -> bool {
 
 /// Opens something; if the process has too many open files, those that are kept to be read again
 /// are closed one by one, as far as that helps, and those that others read just now waited for.
-pub fn retrying<T>(open: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
+pub(super) fn retrying<T>(open: impl FnMut() -> std::io::Result<T>) -> std::io::Result<T> {
     let mut tries = 0;
     retrying_with(open, || {
         close_oldest() || {
@@ -167,7 +167,7 @@ pub fn retrying<T>(open: impl FnMut() -> std::io::Result<T>) -> std::io::Result<
 /// True for the error of a process that has no more files to give: no fault of the one that it did
 /// not open.
 #[must_use]
-pub fn is_exhausted(error: &std::io::Error) -> bool {
+pub(crate) fn is_exhausted(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 

@@ -140,7 +140,7 @@ impl Object for LocalFile {
     }
 }
 
-/// Tells a file from another that is put in its place: a hash of its size, its time of change and,
+/// A hash that differs for another file at the same path: of its size, its time of change and,
 /// on a disk, its inode. Elsewhere (FUSE) a file may get another inode when it is opened again.
 fn stamp(metadata: &fs::Metadata) -> u64 {
     let inode = if libc::major(metadata.dev()) == 0 { 0 } else { metadata.ino() };
@@ -249,7 +249,7 @@ fn hint(file: &File, location: &Location<'_>) -> Hint {
     let error = std::io::Error::last_os_error().raw_os_error();
     // SAFETY: the descriptor is open; no memory is passed. Refusals change nothing.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), start, length, libc::POSIX_FADV_WILLNEED) };
-    // File systems that cannot tell are taken at their slowest.
+    // File systems that do not say are taken at their slowest.
     if near < 0 && matches!(error, Some(libc::EAGAIN | libc::EOPNOTSUPP)) {
         Hint::Fetching
     } else {

@@ -21,13 +21,13 @@ use super::{Entry, EntryKind, Handle, Metadata, Object, Revision, Store};
 /// ```
 #[derive(Debug, Default)]
 pub struct Memory {
-    files: RwLock<BTreeMap<PathBuf, Arc<Kept>>>,
+    files: RwLock<BTreeMap<PathBuf, Arc<MemoryFile>>>,
     /// Counts what was put, so that each has a stamp of its own.
     count: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct MemoryFile {
     bytes: Box<[u8]>,
     number: u64,
 }
@@ -41,7 +41,7 @@ impl Memory {
     /// Puts a file at a path, in the place of one that was there.
     pub fn put(&self, path: &Path, bytes: impl Into<Box<[u8]>>) {
         let number = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        let kept = Arc::new(Kept { bytes: bytes.into(), number });
+        let kept = Arc::new(MemoryFile { bytes: bytes.into(), number });
         let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
         files.insert(fixed(path), kept);
     }
@@ -52,7 +52,7 @@ impl Memory {
         files.remove(&fixed(path)).is_some()
     }
 
-    fn file(&self, path: &Path) -> Option<Arc<Kept>> {
+    fn file(&self, path: &Path) -> Option<Arc<MemoryFile>> {
         self.files.read().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
     }
 
@@ -69,7 +69,7 @@ impl Memory {
     }
 }
 
-impl Object for Kept {
+impl Object for MemoryFile {
     fn len(&self) -> u64 {
         self.bytes.len() as u64
     }

@@ -84,7 +84,7 @@ pub struct Metadata {
     pub kind: EntryKind,
     /// Bytes of a file.
     pub len: u64,
-    /// Tells a folder from others, where several paths may lead to one.
+    /// Distinguishes a folder from others, where several paths may lead to one.
     pub identity: Option<(u64, u64)>,
 }
 

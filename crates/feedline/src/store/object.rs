@@ -10,7 +10,7 @@ use crate::sample::{Location, Room};
 /// Something that is open.
 pub type Handle = Arc<dyn Object>;
 
-/// What tells whether an index still belongs to a file.
+/// What shows whether an index still belongs to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Revision {
     /// Bytes.
@@ -32,7 +32,7 @@ pub trait Object: Send + Sync {
         self.len() == 0
     }
 
-    /// Tells it from another that is put in its place.
+    /// Distinguishes it from another that is put in its place.
     fn stamp(&self) -> u64;
 
     /// What it is now: a file may be written to while it is open.

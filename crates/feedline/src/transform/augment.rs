@@ -209,7 +209,7 @@ impl Way {
         }
     }
 
-    fn told(draw: Draw) -> Value {
+    fn description(draw: Draw) -> Value {
         json!({"transform_id": draw.name, "magnitude": draw.magnitude})
     }
 }
@@ -282,7 +282,7 @@ impl Transform for RandAugment {
 
     fn drawn(&self, input: ImageShape, draws: &mut Draws) -> Value {
         (0..self.num_ops)
-            .map(|_| Way::told(self.way.draw(input, Some(self.magnitude), draws)))
+            .map(|_| Way::description(self.way.draw(input, Some(self.magnitude), draws)))
             .collect()
     }
 
@@ -323,7 +323,7 @@ impl Transform for TrivialAugmentWide {
     }
 
     fn drawn(&self, input: ImageShape, draws: &mut Draws) -> Value {
-        Way::told(self.way.draw(input, None, draws))
+        Way::description(self.way.draw(input, None, draws))
     }
 
     fn apply(&self, image: &mut Image<'_>, draws: &mut Draws) -> Result<(), Fault> {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::pad::{self, Beyond};
 use super::{ImageShape, Placement, Transform, parameters};
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, Part, PixelType};
+use crate::image::{Image, PixelType, Region};
 use crate::random::Draws;
 use crate::spec::Table;
 
@@ -65,7 +65,7 @@ impl Transform for CenterCrop {
         }
         let (top, left) = (start(input.height, self.height), start(input.width, self.width));
         let (top, left) = (top as usize, left as usize);
-        placement.crop(Part { top, left, height: self.height, width: self.width });
+        placement.crop(Region { top, left, height: self.height, width: self.width });
         Some(Ok(()))
     }
 

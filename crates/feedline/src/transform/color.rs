@@ -107,7 +107,7 @@ fn turn_hue<T: Level>([red, green, blue]: [f32; 3], by: f32) -> [f32; 3] {
     let even = most == least;
     let saturation = range / if even { 1.0 } else { most };
     let divisor = if even { 1.0 } else { range };
-    // The two distances that the sixth of the circle is told by, and where that sixth begins.
+    // The two distances that the sixth of the circle follows from, and where that sixth begins.
     let is_red = most == red;
     let is_green = most == green;
     let choose = |red: f32, green: f32, blue: f32| {

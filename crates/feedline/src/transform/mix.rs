@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::Output;
 use super::lanes::lanes;
 use crate::error::SpecError;
-use crate::image::{Layout, Part};
+use crate::image::{Layout, Region};
 use crate::random::{Draws, key};
 use crate::sample::DType;
 use crate::spec::{OpSpec, Table};
@@ -52,7 +52,7 @@ pub struct Mixed {
     /// The share that a row keeps of itself.
     pub own: f64,
     /// The rectangle that is the other row's; `None` blends everything.
-    pub part: Option<Part>,
+    pub part: Option<Region>,
 }
 
 impl Mix {
@@ -153,7 +153,7 @@ impl Mix {
         SpecError::new(name, problem).within(&format!("transforms[{}]", self.at))
     }
 
-    /// How many classes it was told of.
+    /// How many classes it was given.
     #[must_use]
     pub fn num_classes(&self) -> Option<usize> {
         self.num_classes
@@ -215,7 +215,7 @@ impl Mix {
             ((half * width as f64) as usize, (half * height as f64) as usize);
         let (left, top) = (x.saturating_sub(half_width), y.saturating_sub(half_height));
         let (right, bottom) = ((x + half_width).min(width), (y + half_height).min(height));
-        let part = Part { top, left, height: bottom - top, width: right - left };
+        let part = Region { top, left, height: bottom - top, width: right - left };
         let area = (part.height * part.width) as f64 / (width * height) as f64;
         Mixed { own: 1.0 - area, part: Some(part) }
     }
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn a_rectangle_is_the_same_in_every_layout() {
-        let part = Part { top: 2, left: 3, height: 5, width: 7 };
+        let part = Region { top: 2, left: 3, height: 5, width: 7 };
         let mixed = Mixed { own: 0.9, part: Some(part) };
         for layout in [Layout::Chw, Layout::Hwc, Layout::ChannelsLast] {
             let shape = if layout == Layout::Hwc { vec![20, 30, 3] } else { vec![3, 20, 30] };

@@ -3,7 +3,7 @@
 
 use super::ImageShape;
 use super::resample::Interpolation;
-use crate::image::{Excerpt, Part};
+use crate::image::{Excerpt, Region};
 
 /// The size that something is brought to, and how.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,16 +25,16 @@ impl Resized {
 /// perhaps mirrored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Placement {
-    pub(super) part: Part,
+    pub(super) part: Region,
     pub(super) resized: Option<Resized>,
     /// In the resized part.
-    pub(super) window: Part,
+    pub(super) window: Region,
     pub(super) horizontal: bool,
     pub(super) vertical: bool,
 }
 
-fn all(height: usize, width: usize) -> Part {
-    Part { top: 0, left: 0, height, width }
+fn all(height: usize, width: usize) -> Region {
+    Region { top: 0, left: 0, height, width }
 }
 
 impl Placement {
@@ -54,8 +54,8 @@ impl Placement {
         ImageShape { height: self.window.height, width: self.window.width, channels }
     }
 
-    pub(super) fn crop(&mut self, crop: Part) {
-        let Part { mut top, mut left, height, width } = crop;
+    pub(super) fn crop(&mut self, crop: Region) {
+        let Region { mut top, mut left, height, width } = crop;
         debug_assert!(top + height <= self.window.height && left + width <= self.window.width);
         if self.vertical {
             top = self.window.height - top - height;
@@ -66,7 +66,7 @@ impl Placement {
         if self.resized.is_some() {
             top += self.window.top;
             left += self.window.left;
-            self.window = Part { top, left, height, width };
+            self.window = Region { top, left, height, width };
         } else {
             self.part.top += top;
             self.part.left += left;
@@ -116,7 +116,7 @@ impl Placement {
             };
             let (top, height) = span(part.height, to.height, self.window.top, self.window.height);
             let (left, width) = span(part.width, to.width, self.window.left, self.window.width);
-            part = Part { top: part.top + top, left: part.left + left, height, width };
+            part = Region { top: part.top + top, left: part.left + left, height, width };
         }
         Excerpt::around(image.height, image.width, part, reduction)
     }
@@ -134,12 +134,12 @@ mod tests {
     fn crops_after_flips_and_resizes_land_where_they_show() {
         let mut placement = Placement::of(100, 200);
         placement.flip(false);
-        placement.crop(Part { top: 10, left: 20, height: 50, width: 60 });
-        assert_eq!(placement.part, Part { top: 10, left: 120, height: 50, width: 60 });
+        placement.crop(Region { top: 10, left: 20, height: 50, width: 60 });
+        assert_eq!(placement.part, Region { top: 10, left: 120, height: 50, width: 60 });
         placement.resize(resized(25, 30, true));
         placement.flip(true);
-        placement.crop(Part { top: 5, left: 3, height: 10, width: 20 });
-        assert_eq!(placement.window, Part { top: 10, left: 7, height: 10, width: 20 });
+        placement.crop(Region { top: 5, left: 3, height: 10, width: 20 });
+        assert_eq!(placement.window, Region { top: 10, left: 7, height: 10, width: 20 });
         assert!(placement.horizontal && placement.vertical);
     }
 
@@ -149,7 +149,7 @@ mod tests {
         let looked_at = |interpolation, antialias| {
             let mut placement = Placement::of(100, 200);
             placement.resize(Resized { height: 50, width: 100, interpolation, antialias });
-            placement.crop(Part { top: 20, left: 40, height: 10, width: 10 });
+            placement.crop(Region { top: 20, left: 40, height: 10, width: 10 });
             placement.excerpt(image, false).part
         };
         for (_, interpolation) in Interpolation::NAMES {

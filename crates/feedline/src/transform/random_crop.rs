@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::pad::{self, Beyond};
 use super::{ImageShape, Placement, Transform, parameters};
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, Part, PixelType};
+use crate::image::{Image, PixelType, Region};
 use crate::random::Draws;
 use crate::spec::Table;
 
@@ -113,7 +113,7 @@ impl Transform for RandomCrop {
         }
         Some(self.origin(input, draws).map(|(y, x)| {
             let (top, left) = (y as usize, x as usize);
-            placement.crop(Part { top, left, height: self.height, width: self.width });
+            placement.crop(Region { top, left, height: self.height, width: self.width });
         }))
     }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::lanes::lanes;
 use super::{ImageShape, Transform, straight};
 use crate::error::{Fault, SpecError};
-use crate::image::{Image, Part, PixelType, View};
+use crate::image::{Image, PixelType, Region, View};
 use crate::random::Draws;
 use crate::sample::DType;
 use crate::spec::Table;
@@ -54,7 +54,7 @@ impl RandomErasing {
     }
 
     /// The rectangle, if one is found in ten tries.
-    fn draw(&self, input: ImageShape, draws: &mut Draws) -> Option<Part> {
+    fn draw(&self, input: ImageShape, draws: &mut Draws) -> Option<Region> {
         let area = (input.height * input.width) as f64;
         let [low, high] = self.ratio.map(f64::ln);
         for _ in 0..10 {
@@ -68,7 +68,7 @@ impl RandomErasing {
             let (height, width) = (height as usize, width as usize);
             let top = draws.below((input.height - height) as u64 + 1) as usize;
             let left = draws.below((input.width - width) as u64 + 1) as usize;
-            return Some(Part { top, left, height, width });
+            return Some(Region { top, left, height, width });
         }
         None
     }
@@ -137,7 +137,7 @@ lanes! {
 fn paint<T: bytemuck::Pod>(
     elements: &mut [T],
     view: View,
-    part: Part,
+    part: Region,
     mut value: impl FnMut(usize) -> T,
 ) {
     for c in 0..view.channels {
@@ -152,7 +152,7 @@ fn paint<T: bytemuck::Pod>(
 }
 
 /// Writes a pixel to every place of a part.
-fn paint_even<T: bytemuck::Pod>(elements: &mut [T], view: View, part: Part, pixel: [T; 4]) {
+fn paint_even<T: bytemuck::Pod>(elements: &mut [T], view: View, part: Region, pixel: [T; 4]) {
     if view.channel == 1 && view.channels == 3 && view.column.abs() == 3 && part.width > 0 {
         for y in part.top..part.top + part.height {
             let ends = [part.left, part.left + part.width - 1].map(|x| view.at(y, x, 0));
@@ -214,7 +214,7 @@ impl Transform for RandomErasing {
         }
         match self.draw(input, draws) {
             None => json!({"acts": false}),
-            Some(Part { top, left, height, width }) => {
+            Some(Region { top, left, height, width }) => {
                 json!({"acts": true, "i": top, "j": left, "h": height, "w": width})
             }
         }

@@ -6,7 +6,7 @@ use super::placement::Resized;
 use super::resample::{self, Interpolation};
 use super::{ImageShape, Placement, Transform, parameters};
 use crate::error::{Fault, SpecError};
-use crate::image::{Part, PixelType};
+use crate::image::{PixelType, Region};
 use crate::random::Draws;
 use crate::spec::Table;
 
@@ -31,7 +31,7 @@ impl RandomResizedCrop {
 
     /// Top, left, height and width of the part, by torchvision's sampling: ten attempts, then
     /// the largest middle part whose ratio is allowed.
-    fn draw(&self, image: ImageShape, draws: &mut Draws) -> Part {
+    fn draw(&self, image: ImageShape, draws: &mut Draws) -> Region {
         let (height, width) = (image.height as f64, image.width as f64);
         let [low, high] = self.ratio.map(f64::ln);
         for _ in 0..10 {
@@ -43,7 +43,7 @@ impl RandomResizedCrop {
                 let (h, w) = (h as usize, w as usize);
                 let top = draws.below((image.height - h) as u64 + 1) as usize;
                 let left = draws.below((image.width - w) as u64 + 1) as usize;
-                return Part { top, left, height: h, width: w };
+                return Region { top, left, height: h, width: w };
             }
         }
         let [low, high] = self.ratio;
@@ -58,7 +58,7 @@ impl RandomResizedCrop {
         // Rounding may reach 0 or pass the edge by a pixel for images of a few pixels.
         let h = (h as usize).clamp(1, image.height);
         let w = (w as usize).clamp(1, image.width);
-        Part { top: (image.height - h) / 2, left: (image.width - w) / 2, height: h, width: w }
+        Region { top: (image.height - h) / 2, left: (image.width - w) / 2, height: h, width: w }
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
         }
         // No part of 8 % or more of a 10 x 1000 image has an allowed ratio: the middle 10 x 13.
         let image = ImageShape { height: 10, width: 1000, channels: 3 };
-        let middle = Part { top: 0, left: 493, height: 10, width: 13 };
+        let middle = Region { top: 0, left: 493, height: 10, width: 13 };
         assert_eq!(op.draw(image, &mut Draws::new(1, 2, 3, 4)), middle);
     }
 }

@@ -385,7 +385,7 @@ impl Pass<'_> {
 fn compact(image: &mut Image<'_>) -> Result<(), Fault> {
     let (view, pixel) = (image.view(), image.pixel_type());
     let new = View::interleaved(view.height, view.width, view.channels);
-    let map = Pointwise::cast(super::element(pixel));
+    let map = Pointwise::cast(super::linear::element(pixel));
     image.replace(new, pixel, |pixels, view, out, _| convert(pixels, view, &map, Layout::Hwc, out))
 }
 

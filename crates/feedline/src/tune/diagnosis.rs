@@ -16,7 +16,7 @@ pub(crate) const LEAST_BATCHES: u64 = 4;
 const PATIENCE: f64 = 6.0;
 
 /// The run that is judged has so many, however long that takes: of one batch, which starts
-/// everything, nothing can be told.
+/// everything, nothing is known.
 const JUDGED_BATCHES: u64 = 2;
 
 /// Of fewer than this, one batch that takes twice as long as others changes the answer.
@@ -66,7 +66,7 @@ pub(crate) fn leave_out_ready(run: &Run, ahead: u64, evidence: &mut Evidence) {
 pub(crate) const FREE: Workload =
     Workload { step: TrainStep::None, epochs: u64::MAX, batches: None, seconds: None };
 
-/// Runs with a time of their own, told of to whoever watches.
+/// Runs with a time of their own, reported to whoever watches.
 pub(crate) struct Watched<'a, 'b> {
     going_on: &'a mut GoingOn<'b>,
     /// All of the time, and what is behind by now.
@@ -123,13 +123,13 @@ impl<'a, 'b> Watched<'a, 'b> {
         run: &Run,
         not_measured: &mut Vec<String>,
     ) -> Option<f64> {
-        if !run.tells() && !self.stopped {
+        if !run.is_conclusive() && !self.stopped {
             let mut letters = name.chars();
             let first = letters.next().map(|first| first.to_uppercase().to_string());
             let name = first.unwrap_or_default() + letters.as_str();
             not_measured.push(format!("{name}: there was time for one batch only."));
         }
-        run.tells().then_some(run.samples_per_second)
+        run.is_conclusive().then_some(run.samples_per_second)
     }
 
     fn run_least(
@@ -141,10 +141,12 @@ impl<'a, 'b> Watched<'a, 'b> {
     ) -> Result<Run> {
         let limit = self.seconds * share;
         let (done, all) = (self.done, self.seconds);
-        let (mut stopped, going_on) = (false, &mut *self.going_on);
+        let going_on = &mut *self.going_on;
+        // Said before it begins: its first batch may take a while.
+        let mut stopped = !going_on(name, (done / all).min(1.0));
         let run = measure(feed, work, &mut |batches, seconds| {
             let spent = (seconds / limit.max(1e-9)).min(1.0) * limit;
-            stopped = !going_on(name, ((done + spent) / all).min(1.0));
+            stopped |= !going_on(name, ((done + spent) / all).min(1.0));
             let patient = batches < LEAST_BATCHES && seconds < PATIENCE * limit;
             let more = seconds < limit || batches < least || patient;
             more && !stopped
@@ -209,7 +211,7 @@ pub fn diagnose_feed(
         true => Run::default(),
     };
     if workload.step == TrainStep::None {
-        ceilings.real = run.tells().then_some(run.samples_per_second);
+        ceilings.real = run.is_conclusive().then_some(run.samples_per_second);
     }
     if workload.step == TrainStep::Own && !watched.stopped {
         feed.begin()?;

@@ -64,9 +64,9 @@ impl WorkerTime {
     }
 }
 
-/// Reads of samples, one at a time and several at once. They tell a store whose requests take long
-/// (several at once take no longer than one) from one that gives few bytes a second (several at
-/// once take longer).
+/// Reads of samples, one at a time and several at once. They distinguish a store
+/// whose requests take long (several at once take no longer than one) from one that gives few bytes
+/// a second (several at once take longer).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReadProbe {
     /// Seconds of a read while there is no other.
@@ -232,7 +232,7 @@ impl Evidence {
 
     /// Cores of the process that other programs leave to it, if that was measured; else all of them.
     #[must_use]
-    pub fn cores_left(&self) -> f64 {
+    pub(crate) fn cores_left(&self) -> f64 {
         let machine = self.machine_cores.unwrap_or(self.cores).max(self.cores);
         let left = machine - self.cores_of_others().unwrap_or(0.0);
         left.min(self.cores).max(0.0)
@@ -240,14 +240,14 @@ impl Evidence {
 
     /// Processor time of a sample, all stages together.
     #[must_use]
-    pub fn cpu_of_a_sample(&self) -> f64 {
+    pub(crate) fn cpu_of_a_sample(&self) -> f64 {
         self.stages.iter().map(|stage| stage.cpu_seconds).sum()
     }
 
     /// Packing with a crop index could spare work: of loose JPEGs without one, of which a part is
     /// used.
     #[must_use]
-    pub fn wants_crop_index(&self) -> bool {
+    pub(crate) fn wants_crop_index(&self) -> bool {
         let jpeg = self.encoding.is_empty() || self.encoding == "JPEG";
         self.loose && jpeg && self.crops && !self.crop_index
     }
@@ -262,7 +262,7 @@ impl Evidence {
 
     /// The stage with the most time of a sample, waits included.
     #[must_use]
-    pub fn heaviest_by_time(&self) -> Option<&StageCost> {
+    pub(crate) fn heaviest_by_time(&self) -> Option<&StageCost> {
         self.stages.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds))
     }
 }

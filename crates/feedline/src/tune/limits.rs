@@ -32,7 +32,7 @@ fn available_in(meminfo: &str) -> Option<u64> {
 /// The control groups of a process.
 struct Groups {
     /// What the system says they are, as `/proc/self/cgroup` does.
-    told: String,
+    listing: String,
     /// Where their files are.
     root: PathBuf,
 }
@@ -67,15 +67,15 @@ const SECOND: Version = Version {
 
 impl Groups {
     fn of_this_process() -> Option<Groups> {
-        let told = fs::read_to_string("/proc/self/cgroup").ok()?;
-        Some(Groups { told, root: PathBuf::from("/sys/fs/cgroup") })
+        let listing = fs::read_to_string("/proc/self/cgroup").ok()?;
+        Some(Groups { listing, root: PathBuf::from("/sys/fs/cgroup") })
     }
 
     /// The folders of the groups that a controller limits: a limit on any group above counts as
     /// well.
     fn folders(&self, controller: &str) -> Vec<(PathBuf, Version)> {
         let mut all = Vec::new();
-        for line in self.told.lines() {
+        for line in self.listing.lines() {
             let mut parts = line.splitn(3, ':').skip(1);
             let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
             let second = controllers.is_empty();
@@ -94,8 +94,8 @@ impl Groups {
     /// Of so many cores, those that the quotas leave; parts of a core do not count, but one does.
     fn cores(&self, allowed: usize) -> usize {
         let quota = |(folder, version): (PathBuf, Version)| {
-            let told = fs::read_to_string(folder.join(version.quota)).ok()?;
-            let mut words = told.split_whitespace();
+            let quota = fs::read_to_string(folder.join(version.quota)).ok()?;
+            let mut words = quota.split_whitespace();
             let quota = words.next()?.parse::<u64>().ok()?;
             let period = match version.period {
                 Some(name) => number(&folder.join(name))?,
@@ -124,8 +124,8 @@ fn number(path: &Path) -> Option<u64> {
 }
 
 fn unused_files(path: &Path, name: &str) -> u64 {
-    let told = fs::read_to_string(path).unwrap_or_default();
-    let found = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     found.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
 }
 
@@ -142,14 +142,14 @@ mod tests {
     }
 
     /// Groups whose files are made up.
-    fn groups(name: &str, told: &str, files: &[(&str, &str)]) -> Groups {
+    fn groups(name: &str, listing: &str, files: &[(&str, &str)]) -> Groups {
         let root = std::env::temp_dir().join(format!("feedline-{name}-{}", std::process::id()));
         for (path, text) in files {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        Groups { told: told.to_owned(), root }
+        Groups { listing: listing.to_owned(), root }
     }
 
     impl Drop for Groups {

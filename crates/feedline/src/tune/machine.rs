@@ -1,4 +1,4 @@
-//! The machine that something is measured on, as the system tells.
+//! The machine that something is measured on, as the system reports it.
 
 use std::fs;
 
@@ -9,8 +9,8 @@ impl Machine {
     /// This one. What cannot be read is left empty; cores are at least 1.
     #[must_use]
     pub fn here() -> Machine {
-        let told = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let (processor, machine_cores) = read_processors(&told);
+        let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let (processor, machine_cores) = read_processors(&text);
         let cores = cores() as u64;
         Machine {
             processor,

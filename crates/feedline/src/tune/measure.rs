@@ -81,7 +81,7 @@ impl Spread {
 
 /// A part of a data set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct MeasuredPart {
     /// Samples of it.
     pub samples: u64,
     /// Samples of the whole.
@@ -116,15 +116,15 @@ pub struct Run {
     /// What is known of the stages.
     pub evidence: Evidence,
     /// The part of the data set that its epochs are made of; `None` if that is all of it.
-    pub part: Option<Part>,
+    pub part: Option<MeasuredPart>,
     /// What happened when, lane by lane, the trainer's first; empty unless it was kept.
     pub timeline: Vec<Vec<Span>>,
 }
 
 impl Run {
-    /// Whether it tells how fast batches come: the first one starts everything.
+    /// Whether it shows how fast batches come: the first one starts everything.
     #[must_use]
-    pub fn tells(&self) -> bool {
+    pub fn is_conclusive(&self) -> bool {
         self.batches > 1
     }
 
@@ -145,7 +145,7 @@ impl Run {
     }
 }
 
-/// Seconds of a run that tells what other programs do: the system counts in hundredths.
+/// Seconds of a run that shows what other programs do: the system counts in hundredths.
 const TELLS_OTHERS: f64 = 0.2;
 
 /// How often memory is looked at.
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_and_steps_are_told_apart() {
+    fn waits_and_steps_are_distinguished() {
         let step = TrainStep::Fixed(0.003);
         let mut workload = Workload { step, epochs: 2, batches: None, seconds: None };
         let run = measure(&mut Counting(0), &workload, &mut |_, _| true).unwrap();
@@ -363,10 +363,10 @@ mod tests {
         let run = measure(&mut Counting(0), &workload, &mut |_, _| true).unwrap();
         assert_eq!((run.batches, run.waits.len(), run.turnovers.len()), (1, 0, 1));
         assert_eq!(run.evidence.turnovers, 0, "nobody waited for it");
-        assert!(!run.tells());
+        assert!(!run.is_conclusive());
         workload = Workload { step: TrainStep::None, seconds: None, ..workload };
         let run = measure(&mut Counting(0), &workload, &mut |_, _| true).unwrap();
-        assert!(run.evidence.without_step && run.tells());
+        assert!(run.evidence.without_step && run.is_conclusive());
     }
 
     struct Empty;

@@ -1,6 +1,6 @@
 //! Tuning while a loader runs: `num_workers = "auto"`.
 //!
-//! [`Controller`] is told what happened so far and says what to change. It has no clock and no
+//! [`Controller`] is given what happened so far and says what to change. It has no clock and no
 //! thread: the loader asks it at the batches that it hands over, most of which are no reason to
 //! look. It begins with all workers that the budget allows, so that nobody waits for it to learn,
 //! and comes down to the fewest that keep the trainer busy. A step down that makes the trainer wait
@@ -210,8 +210,8 @@ pub struct Controller {
     trial: Option<(u64, f64)>,
     /// More open batches did not help.
     futile: bool,
-    /// What cannot be helped was told.
-    told: bool,
+    /// What cannot be helped was reported.
+    reported: bool,
 }
 
 impl Controller {
@@ -231,7 +231,7 @@ impl Controller {
             retry: RETRY,
             trial: None,
             futile: false,
-            told: false,
+            reported: false,
         }
     }
 
@@ -303,7 +303,7 @@ impl Controller {
                 show_percent(window.memory),
                 show_bytes(self.budget.memory)
             );
-            return self.tell(seconds, Knob::NumWorkers, reason);
+            return self.report(seconds, Knob::NumWorkers, reason);
         }
         if window.load >= BUSY {
             if self.workers >= self.budget.workers {
@@ -312,7 +312,7 @@ impl Controller {
                     self.workers,
                     show_percent(window.load)
                 );
-                return self.tell(seconds, Knob::NumWorkers, reason);
+                return self.report(seconds, Knob::NumWorkers, reason);
             }
             let enough = (window.needed * HEADROOM).ceil() as u64;
             let (from, mut reason) = (self.workers, String::new());
@@ -345,7 +345,7 @@ impl Controller {
                 "left: the trainer waited {waited}, and workers had no core {} of the time that they worked: the training step or other programs use them",
                 show_percent(window.off_core)
             );
-            return self.tell(seconds, Knob::Prefetch, reason);
+            return self.report(seconds, Knob::Prefetch, reason);
         }
         if self.prefetch < self.budget.prefetch && !self.futile {
             let to = (self.prefetch + self.prefetch.div_ceil(2)).min(self.budget.prefetch);
@@ -363,12 +363,12 @@ impl Controller {
             show_percent(window.load),
             self.prefetch
         );
-        self.tell(seconds, Knob::Prefetch, reason)
+        self.report(seconds, Knob::Prefetch, reason)
     }
 
     /// The trainer does not wait: fewer workers, if fewer will do.
     fn save(&mut self, seconds: f64, window: &Window) -> Option<Decision> {
-        self.told = false;
+        self.reported = false;
         let fewest = match self.too_few {
             // The same work meets the same end; less of it, or some time later, may not.
             Some(TooFew { workers, needed, until })
@@ -404,18 +404,18 @@ impl Controller {
             Knob::Prefetch => &mut self.prefetch,
         };
         let from = std::mem::replace(value, to);
-        (self.calm, self.hungry, self.settling, self.told) = (0, 0, 1, false);
+        (self.calm, self.hungry, self.settling, self.reported) = (0, 0, 1, false);
         Decision { seconds, setting, from, to, reason }
     }
 
     /// Says once that something is left as it is.
-    fn tell(&mut self, seconds: f64, setting: Knob, reason: String) -> Option<Decision> {
+    fn report(&mut self, seconds: f64, setting: Knob, reason: String) -> Option<Decision> {
         let value = match setting {
             Knob::NumWorkers => self.workers,
             Knob::Prefetch => self.prefetch,
         };
-        let told = std::mem::replace(&mut self.told, true);
-        (!told).then_some(Decision { seconds, setting, from: value, to: value, reason })
+        let reported = std::mem::replace(&mut self.reported, true);
+        (!reported).then_some(Decision { seconds, setting, from: value, to: value, reason })
     }
 }
 
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn want_of_cores_is_told_and_changes_nothing() {
+    fn want_of_cores_is_reported_and_changes_nothing() {
         let mut machine = Machine::new(0.010, 0.1);
         (machine.uneven, machine.off_core) = (9.0, 0.6);
         let mut controller = machine.controller(8);
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn want_of_memory_is_told_and_changes_nothing() {
+    fn want_of_memory_is_reported_and_changes_nothing() {
         let mut machine = Machine::new(0.010, 0.02);
         machine.memory = 2.0;
         let mut controller = machine.controller(8);

@@ -1,4 +1,4 @@
-//! What packing would bring, foretold from a trial with some of the samples.
+//! What packing would bring, predicted from a trial with some of the samples.
 
 use super::evidence::Ceilings;
 
@@ -17,7 +17,7 @@ impl PackTrial {
     /// many times as fast as it did in the trial, and reading stays as it is. It is never more than
     /// the trial itself gave, nor more than can be handed over.
     #[must_use]
-    pub fn foretell(self, ceilings: &Ceilings) -> Option<f64> {
+    pub(crate) fn predict(self, ceilings: &Ceilings) -> Option<f64> {
         let PackTrial { before, after } = self;
         let real = ceilings.real.unwrap_or(before);
         if [before, after, real].iter().any(|rate| !rate.is_finite() || *rate <= 0.0) {
@@ -40,21 +40,21 @@ mod tests {
         let near = |a: Option<f64>, b: f64| assert!((a.unwrap() - b).abs() < 1e-6, "{a:?} {b}");
         let with = |replayed, prepared, real| Ceilings { replayed, prepared, real, step: None };
         let trial = PackTrial { before: 1000.0, after: 3000.0 };
-        near(trial.foretell(&with(None, None, Some(1000.0))), 3000.0);
-        // Few samples were faster than all are: the trial tells how many times, not how many.
-        near(trial.foretell(&with(None, None, Some(500.0))), 1500.0);
+        near(trial.predict(&with(None, None, Some(1000.0))), 3000.0);
+        // Few samples were faster than all are: the trial shows how many times, not how many.
+        near(trial.predict(&with(None, None, Some(500.0))), 1500.0);
         // Others had the machine during the trial: no more is promised than was seen.
-        near(trial.foretell(&with(None, None, Some(2000.0))), 3000.0);
+        near(trial.predict(&with(None, None, Some(2000.0))), 3000.0);
         // Half of the time is reading, which packing leaves as it is: 1 ms of 2, and a third of 1.
-        near(trial.foretell(&with(None, Some(1000.0), Some(500.0))), 750.0);
+        near(trial.predict(&with(None, Some(1000.0), Some(500.0))), 750.0);
         // More cannot be handed over.
         let wild = PackTrial { before: 100.0, after: 22_280.0 };
-        near(wild.foretell(&with(Some(2400.0), Some(110.0), Some(110.0))), 2400.0);
+        near(wild.predict(&with(Some(2400.0), Some(110.0), Some(110.0))), 2400.0);
         // Prepared and real are the same but for noise.
-        near(trial.foretell(&with(None, Some(990.0), Some(1000.0))), 3000.0);
+        near(trial.predict(&with(None, Some(990.0), Some(1000.0))), 3000.0);
         for nothing in [0.0, f64::INFINITY, f64::NAN] {
             let trial = PackTrial { after: nothing, ..trial };
-            assert_eq!(trial.foretell(&with(None, None, Some(1000.0))), None);
+            assert_eq!(trial.predict(&with(None, None, Some(1000.0))), None);
         }
     }
 }

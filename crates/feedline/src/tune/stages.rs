@@ -26,7 +26,7 @@ pub fn stage_rows(evidence: &Evidence) -> Vec<StageRow> {
     let whole = rate(all_time, all_cpu);
     let real = evidence.ceilings.real.unwrap_or_else(|| evidence.rate());
     let scale = if whole.is_finite() && real > 0.0 { real / whole } else { 1.0 };
-    let told = |rate: f64| {
+    let known = |rate: f64| {
         let most = evidence.ceilings.replayed.unwrap_or(f64::INFINITY);
         Some((rate * scale).min(most)).filter(|rate| rate.is_finite() && *rate > 0.0)
     };
@@ -35,8 +35,8 @@ pub fn stage_rows(evidence: &Evidence) -> Vec<StageRow> {
         seconds: stage.seconds,
         cpu_seconds: stage.cpu_seconds,
         share: if all_cpu > 0.0 { stage.cpu_seconds / all_cpu } else { 0.0 },
-        ceiling: told(rate(time(stage), stage.cpu_seconds)),
-        predicted_if_free: told(rate(all_time - time(stage), all_cpu - stage.cpu_seconds)),
+        ceiling: known(rate(time(stage), stage.cpu_seconds)),
+        predicted_if_free: known(rate(all_time - time(stage), all_cpu - stage.cpu_seconds)),
         measured_if_free: None,
     });
     rows.collect()
@@ -49,14 +49,14 @@ const NOISE: f64 = 0.97;
 pub(crate) fn noise(stages: &[StageRow], real: Option<f64>) -> Vec<String> {
     let Some(real) = real else { return Vec::new() };
     let below = |stage: &&StageRow| stage.measured_if_free.is_some_and(|free| free < NOISE * real);
-    let told = stages.iter().filter(below).map(|stage| {
+    let remarks = stages.iter().filter(below).map(|stage| {
         format!(
             "{} if it were free: {:.0} samples/s were measured, less than everything real ({real:.0}). That is noise of the machine; nothing is gained there.",
             stage.name,
             stage.measured_if_free.unwrap_or(0.0)
         )
     });
-    told.collect()
+    remarks.collect()
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub enum TrainStep {
     Own,
 }
 
-/// Tells the draws of steps from all others.
+/// Separates the draws of steps from all others.
 const PURPOSE: u64 = 0x7374_6570;
 
 impl TrainStep {

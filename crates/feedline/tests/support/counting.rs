@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 const REFUSED: usize = 2 << 30;
 
 /// Counts what the process holds and the most that it held.
-pub struct Counting;
+pub(crate) struct Counting;
 
 static HELD: AtomicI64 = AtomicI64::new(0);
 static MOST: AtomicI64 = AtomicI64::new(0);
 
 /// What `work` gives, and the most that the process held meanwhile beyond what it held before.
 /// Others must not work at the same time.
-pub fn measured<T>(work: impl FnOnce() -> T) -> (T, i64) {
+pub(crate) fn measured<T>(work: impl FnOnce() -> T) -> (T, i64) {
     let before = HELD.load(Relaxed);
     MOST.store(before, Relaxed);
     let outcome = work();

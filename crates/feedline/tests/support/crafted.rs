@@ -1,7 +1,7 @@
 //! Parquet footers and Arrow schemas written by hand, to say what no writer would.
 
 /// A number in Thrift's compact encoding.
-pub fn varint(mut number: u64) -> Vec<u8> {
+pub(crate) fn varint(mut number: u64) -> Vec<u8> {
     let mut out = Vec::new();
     while number >= 0x80 {
         out.push(number as u8 & 0x7f | 0x80);
@@ -17,7 +17,7 @@ fn zigzag(number: i64) -> Vec<u8> {
 
 /// A struct of Thrift.
 #[derive(Default)]
-pub struct Thrift {
+pub(crate) struct Thrift {
     out: Vec<u8>,
     last: u8,
 }
@@ -30,28 +30,28 @@ impl Thrift {
         self
     }
 
-    pub fn int(self, number: u8, value: i64) -> Self {
+    pub(crate) fn int(self, number: u8, value: i64) -> Self {
         self.field(number, 5, &zigzag(value))
     }
 
-    pub fn long(self, number: u8, value: i64) -> Self {
+    pub(crate) fn long(self, number: u8, value: i64) -> Self {
         self.field(number, 6, &zigzag(value))
     }
 
-    pub fn text(self, number: u8, text: &[u8]) -> Self {
+    pub(crate) fn text(self, number: u8, text: &[u8]) -> Self {
         self.field(number, 8, &[&varint(text.len() as u64), text].concat())
     }
 
-    pub fn inner(self, number: u8, inner: &[u8]) -> Self {
+    pub(crate) fn inner(self, number: u8, inner: &[u8]) -> Self {
         self.field(number, 12, inner)
     }
 
-    pub fn list(self, number: u8, kind: u8, items: &[Vec<u8>]) -> Self {
+    pub(crate) fn list(self, number: u8, kind: u8, items: &[Vec<u8>]) -> Self {
         let head = [&[0xf0 | kind], &varint(items.len() as u64)[..]].concat();
         self.field(number, 9, &[head, items.concat()].concat())
     }
 
-    pub fn end(mut self) -> Vec<u8> {
+    pub(crate) fn end(mut self) -> Vec<u8> {
         self.out.push(0);
         self.out
     }
@@ -59,7 +59,12 @@ impl Thrift {
 
 /// An element of a schema: a leaf of type `kind`, or a group of `children`; one called `l` is a
 /// list.
-pub fn element(name: &[u8], kind: Option<i64>, repetition: i64, children: Option<i64>) -> Vec<u8> {
+pub(crate) fn element(
+    name: &[u8],
+    kind: Option<i64>,
+    repetition: i64,
+    children: Option<i64>,
+) -> Vec<u8> {
     let mut out = Thrift::default();
     if let Some(kind) = kind {
         out = out.int(1, kind);
@@ -78,7 +83,7 @@ pub fn element(name: &[u8], kind: Option<i64>, repetition: i64, children: Option
 }
 
 /// A column chunk.
-pub struct Chunk<'a> {
+pub(crate) struct Chunk<'a> {
     pub path: &'a [&'a [u8]],
     pub kind: i64,
     pub codec: i64,
@@ -107,7 +112,7 @@ impl Chunk<'_> {
 }
 
 /// A footer, with the file's end.
-pub fn footer(schema: &[Vec<u8>], groups: &[(Vec<Chunk<'_>>, i64)]) -> Vec<u8> {
+pub(crate) fn footer(schema: &[Vec<u8>], groups: &[(Vec<Chunk<'_>>, i64)]) -> Vec<u8> {
     let rows = groups.iter().fold(0, |sum: i64, (_, rows)| sum.wrapping_add(*rows));
     let groups: Vec<_> = groups
         .iter()
@@ -122,18 +127,18 @@ pub fn footer(schema: &[Vec<u8>], groups: &[(Vec<Chunk<'_>>, i64)]) -> Vec<u8> {
 }
 
 /// The header of a page of plain values.
-pub fn page(uncompressed: i64, compressed: i64, values: i64) -> Vec<u8> {
+pub(crate) fn page(uncompressed: i64, compressed: i64, values: i64) -> Vec<u8> {
     let data = Thrift::default().int(1, values).int(2, 0).int(3, 3).int(4, 3).end();
     Thrift::default().int(1, 0).int(2, uncompressed).int(3, compressed).inner(5, &data).end()
 }
 
 /// A file of one page or more and a footer.
-pub fn parquet(body: &[u8], footer: &[u8]) -> Vec<u8> {
+pub(crate) fn parquet(body: &[u8], footer: &[u8]) -> Vec<u8> {
     [b"PAR1", body, footer].concat()
 }
 
 /// An Arrow stream whose schema has `count` times the same field, with a name of `length` bytes.
-pub fn repeated_field(count: u32, length: u32) -> Vec<u8> {
+pub(crate) fn repeated_field(count: u32, length: u32) -> Vec<u8> {
     let mut b: Vec<u8> = vec![0; 4];
     let align = |b: &mut Vec<u8>, to: usize| b.resize(b.len().next_multiple_of(to), 0);
     let mut links: Vec<(usize, &str)> = Vec::new();

@@ -3,24 +3,24 @@
 //! counts and lengths in them are changed. Random bits alone hardly ever reach a decoder's tables.
 #![allow(clippy::unwrap_used)]
 
-use feedline::pack::jpeg::{Encoder, Subsampling};
-use feedline::random::Draws;
+use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::random::Draws;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Jpeg,
     Png,
     WebP,
     Plain,
 }
 
-pub struct Seed {
+pub(crate) struct Seed {
     pub kind: Kind,
     pub bytes: Vec<u8>,
 }
 
 /// Smooth, flat and noisy areas, so that blocks of every kind occur.
-pub fn picture(draws: &mut Draws, width: usize, height: usize) -> Vec<u8> {
+pub(crate) fn picture(draws: &mut Draws, width: usize, height: usize) -> Vec<u8> {
     let noise = [0, 3, 40, 255][draws.below(4) as usize];
     (0..width * height * 3)
         .map(|i| {
@@ -35,7 +35,7 @@ pub fn picture(draws: &mut Draws, width: usize, height: usize) -> Vec<u8> {
         .collect()
 }
 
-pub const SUBSAMPLINGS: [Subsampling; 5] = [
+pub(crate) const SUBSAMPLINGS: [Subsampling; 5] = [
     Subsampling::Half,
     Subsampling::Horizontal,
     Subsampling::Vertical,
@@ -86,7 +86,7 @@ const PLAIN: [&[u8]; 10] = [
 ];
 
 /// Whole files of every format; half of them are JPEGs, whose decoder is our own.
-pub fn seeds() -> Vec<Seed> {
+pub(crate) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for number in 0..80 {
         let draws = &mut Draws::new(41, 0, number as u64, 0);
@@ -103,7 +103,7 @@ pub fn seeds() -> Vec<Seed> {
 }
 
 /// The pieces of a file: all bytes, in their order.
-pub fn pieces(kind: Kind, bytes: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn pieces(kind: Kind, bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
@@ -142,7 +142,7 @@ pub fn pieces(kind: Kind, bytes: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// The file of these pieces, with the checksums that a PNG reader compares.
-pub fn joined(kind: Kind, pieces: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn joined(kind: Kind, pieces: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (number, piece) in pieces.iter().enumerate() {
         let body = piece.len().saturating_sub(4);
@@ -182,14 +182,14 @@ fn selector(kind: Kind, piece: &[u8], draws: &mut Draws) -> usize {
 }
 
 /// Damage number `number`.
-pub fn damaged(seeds: &[Seed], number: u64) -> Vec<u8> {
+pub(crate) fn damaged(seeds: &[Seed], number: u64) -> Vec<u8> {
     let draws = &mut Draws::new(43, 1, number, 0);
     let seed = &seeds[draws.below(seeds.len() as u64) as usize];
     damage(seeds, seed.kind, &seed.bytes, draws)
 }
 
 /// Damages a file, for which others of its kind may be taken apart.
-pub fn damage(seeds: &[Seed], kind: Kind, bytes: &[u8], draws: &mut Draws) -> Vec<u8> {
+pub(crate) fn damage(seeds: &[Seed], kind: Kind, bytes: &[u8], draws: &mut Draws) -> Vec<u8> {
     let mut pieces = pieces(kind, bytes);
     for _ in 0..1 + draws.below(3) {
         let count = pieces.len() as u64;

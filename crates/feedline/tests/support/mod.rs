@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use feedline::Batch;
-use feedline::pack::jpeg::{Encoder, Subsampling};
-use feedline::random::Draws;
+use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::random::Draws;
 use feedline::sample::DType;
 use feedline::source::{Arrays, Column};
 
 /// A folder of its own, removed at the end.
-pub struct Folder(pub PathBuf);
+pub(crate) struct Folder(pub PathBuf);
 
 impl Folder {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let unique = format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(format!("feedline-{name}-{unique}"));
@@ -23,11 +23,11 @@ impl Folder {
         Folder(path)
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 
-    pub fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.0.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, bytes).unwrap();
@@ -41,8 +41,25 @@ impl Drop for Folder {
     }
 }
 
+/// Does what must not wait for something that the caller still holds up: a loaded machine has a minute.
+pub(crate) fn ends(work: impl FnOnce() + Send + 'static) {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        work();
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+}
+
+/// Processor time of this thread, which others on the machine do not lengthen; 0 where it is unknown.
+pub(crate) fn processor_seconds() -> f64 {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = text.split(' ').next().and_then(|word| word.parse::<f64>().ok());
+    nanoseconds.unwrap_or(0.0) / 1e9
+}
+
 /// A JPEG of smooth colours that depend on `seed`.
-pub fn jpeg(seed: u64, width: usize, height: usize) -> Vec<u8> {
+pub(crate) fn jpeg(seed: u64, width: usize, height: usize) -> Vec<u8> {
     let mut draws = Draws::new(seed, 0, 0, 0);
     let phase: Vec<f64> = (0..6).map(|_| draws.uniform(0.5, 3.0)).collect();
     let mut pixels = Vec::with_capacity(width * height * 3);
@@ -60,7 +77,7 @@ pub fn jpeg(seed: u64, width: usize, height: usize) -> Vec<u8> {
 }
 
 /// `classes` folders with `each` small photos.
-pub fn photos(folder: &Folder, classes: usize, each: usize) {
+pub(crate) fn photos(folder: &Folder, classes: usize, each: usize) {
     for class in 0..classes {
         for number in 0..each {
             let seed = (class * 1000 + number) as u64;
@@ -71,7 +88,7 @@ pub fn photos(folder: &Folder, classes: usize, each: usize) {
 }
 
 /// `n` images of 3 x 8 x 8 and their numbers as labels.
-pub fn arrays(n: usize) -> Arrays {
+pub(crate) fn arrays(n: usize) -> Arrays {
     let pixels: Vec<u8> = (0..n * 192).map(|i| (i * 31 % 251) as u8).collect();
     let labels: Vec<i64> = (0..n as i64).collect();
     Arrays::new(vec![
@@ -82,7 +99,7 @@ pub fn arrays(n: usize) -> Arrays {
 }
 
 /// A hash of each row, over all fields.
-pub fn rows(batch: &Batch) -> Vec<u64> {
+pub(crate) fn rows(batch: &Batch) -> Vec<u64> {
     (0..batch.rows())
         .map(|row| {
             (0..batch.fields().len()).fold(0, |hash, field| {

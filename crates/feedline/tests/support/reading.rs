@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use feedline::Fault;
-use feedline::engine::opening;
+use feedline::internals::engine::opening;
 use feedline::sample::{Room, Value};
 use feedline::source;
 use feedline::spec::{SourceFormat, SourceKind, Spec};
 use feedline::store::{Files, Store};
 
 /// Bytes that a source may take for blocks, and more than a small damaged file may ask for.
-pub const MEMORY: u64 = 64 << 20;
+pub(crate) const MEMORY: u64 = 64 << 20;
 
 /// Bytes of one field, within a limit as the engine has one.
 #[derive(Default)]
@@ -29,9 +29,9 @@ impl Room for Taken {
 }
 
 /// Opens what is at `path` and reads some of it; how many values could be had.
-pub fn read(format: SourceFormat, path: &Path) -> usize {
+pub(crate) fn read(format: SourceFormat, path: &Path) -> usize {
     let kind = SourceKind::Format { format, path: path.to_owned(), fields: Vec::new() };
-    let spec = Spec { memory: Some(MEMORY), ..Spec::default() };
+    let spec = Spec::default().with(|spec| spec.memory = Some(MEMORY));
     let store: Arc<dyn Store> = Arc::new(Files::default());
     let Ok(source) = source::open(&kind, &opening(&spec, &store)) else { return 0 };
     let mut room = Taken::default();

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use feedline::Error;
-use feedline::spec::show::{show_percent, show_time};
+use feedline::internals::spec::show::{show_percent, show_time};
 use feedline_view::live::{self, LoaderNow, Peer, Seen, Snapshot};
 use serde_json::json;
 
@@ -54,23 +54,23 @@ pub(crate) struct Watch {
 
 /// Where figures come from.
 #[derive(Clone)]
-enum Place {
+enum WatchTarget {
     Process(Peer),
     Page(String),
 }
 
-impl Place {
+impl WatchTarget {
     fn look(&self) -> Seen {
         match self {
-            Place::Process(peer) => peer.look(),
-            Place::Page(address) => live::fetch(address),
+            WatchTarget::Process(peer) => peer.look(),
+            WatchTarget::Page(address) => live::fetch(address),
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Place::Process(peer) => format!("process {}", peer.pid),
-            Place::Page(address) => address.clone(),
+            WatchTarget::Process(peer) => format!("process {}", peer.pid),
+            WatchTarget::Page(address) => address.clone(),
         }
     }
 }
@@ -87,7 +87,7 @@ impl Watch {
             Some(target) => find(target)?,
             None => match live::peers().as_slice() {
                 [] => return Err(failed(format!("{NOBODY}; looked in {}", places()))),
-                [only] => Place::Process(only.clone()),
+                [only] => WatchTarget::Process(only.clone()),
                 several => return list(several, output),
             },
         };
@@ -122,10 +122,10 @@ impl Watch {
 const NOBODY: &str = "no process of yours that loads data with feedline was found: it can be watched from its first batch on, by the same user on the same machine, unless FEEDLINE_WATCH=0 forbids it";
 
 /// For a place where nobody is. A process that was found a moment ago was there.
-fn nobody_at(place: &Place) -> String {
+fn nobody_at(place: &WatchTarget) -> String {
     match place {
-        Place::Process(_) => format!("{} has ended", place.name()),
-        Place::Page(address) => format!(
+        WatchTarget::Process(_) => format!("{} has ended", place.name()),
+        WatchTarget::Page(address) => format!(
             "nobody answers at {address}: the process may have ended, or the address is another one's"
         ),
     }
@@ -141,9 +141,9 @@ fn failed(message: String) -> Failure {
     Failure::Library(Error::System(message))
 }
 
-fn find(target: &str) -> Result<Place, Failure> {
+fn find(target: &str) -> Result<WatchTarget, Failure> {
     if target.contains("://") {
-        return Ok(Place::Page(target.to_owned()));
+        return Ok(WatchTarget::Page(target.to_owned()));
     }
     let pid: u32 = target.parse().map_err(|_| {
         Failure::Usage(format!(
@@ -151,7 +151,7 @@ fn find(target: &str) -> Result<Place, Failure> {
         ))
     })?;
     let found = live::peers().into_iter().find(|peer| peer.pid == pid);
-    found.map(Place::Process).ok_or_else(|| {
+    found.map(WatchTarget::Process).ok_or_else(|| {
         failed(format!(
             "process {pid} cannot be watched: it must be yours, on this machine, and have made a batch with feedline, without FEEDLINE_WATCH=0; looked in {}",
             places()
@@ -159,10 +159,10 @@ fn find(target: &str) -> Result<Place, Failure> {
     })
 }
 
-fn web(place: &Place, output: &mut Output) -> Result<Outcome, Failure> {
+fn web(place: &WatchTarget, output: &mut Output) -> Result<Outcome, Failure> {
     let address = match place {
-        Place::Page(address) => address.clone(),
-        Place::Process(peer) => {
+        WatchTarget::Page(address) => address.clone(),
+        WatchTarget::Process(peer) => {
             peer.dashboard().map_err(|error| failed(format!("process {}: {error}", peer.pid)))?
         }
     };
@@ -219,7 +219,7 @@ fn list(peers: &[Peer], output: &mut Output) -> Result<Outcome, Failure> {
 
 /// Looks once a second, on a thread of its own: a process that is stopped answers late or never,
 /// and the keyboard must not wait for it.
-fn follow(place: Place, session: String) -> Receiver<Seen> {
+fn follow(place: WatchTarget, session: String) -> Receiver<Seen> {
     let (sender, receiver) = sync_channel(1);
     thread::spawn(move || {
         let mut next = Instant::now() + EVERY;

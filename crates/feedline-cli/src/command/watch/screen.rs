@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use feedline::spec::show::{show_percent, show_time};
+use feedline::internals::spec::show::{show_percent, show_time};
 use feedline_view::live::{LoaderNow, Seen, Snapshot};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -15,18 +15,18 @@ use ratatui::widgets::{Block, Borders, Paragraph, RenderDirection, Sparkline, Wr
 use super::view::{View, makers, queue, used_of};
 use crate::signals::Signals;
 use crate::terminal::{printable, shortened, show_count};
-use feedline::spec::read::show_bytes;
+use feedline::internals::spec::read::show_bytes;
 
 /// Columns of a figure's name, and of the figure.
 const NAME: u16 = 13;
 const VALUE: u16 = 22;
 
-/// A wait that goes on for so many seconds is told before anything else.
+/// A wait that goes on for so many seconds is shown before anything else.
 const LONG_WAIT: f64 = 10.0;
 
 /// What a key asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Wish {
+enum KeyRequest {
     End,
     Next,
     Nothing,
@@ -49,10 +49,10 @@ pub(super) fn show(
             return Ok(false);
         }
         if woken && let Event::Key(key) = event::read()? {
-            match wish(key) {
-                Wish::End => return Ok(false),
-                Wish::Next => view.next(),
-                Wish::Nothing => {}
+            match request(key) {
+                KeyRequest::End => return Ok(false),
+                KeyRequest::Next => view.next(),
+                KeyRequest::Nothing => {}
             }
         }
         match looks.try_recv() {
@@ -66,15 +66,17 @@ pub(super) fn show(
     shown
 }
 
-fn wish(key: KeyEvent) -> Wish {
+fn request(key: KeyEvent) -> KeyRequest {
     if key.kind == KeyEventKind::Release {
-        return Wish::Nothing;
+        return KeyRequest::Nothing;
     }
     match key.code {
-        KeyCode::Char('q' | 'Q') | KeyCode::Esc => Wish::End,
-        KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => Wish::End,
-        KeyCode::Tab | KeyCode::Char('n') => Wish::Next,
-        _ => Wish::Nothing,
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => KeyRequest::End,
+        KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+            KeyRequest::End
+        }
+        KeyCode::Tab | KeyCode::Char('n') => KeyRequest::Next,
+        _ => KeyRequest::Nothing,
     }
 }
 
@@ -399,7 +401,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn any_size_is_survived_and_silence_is_told() {
+    fn any_size_is_survived_and_silence_is_shown() {
         let mut view = View::new(snapshot());
         view.silent = true;
         assert!(drawn(&view, 60, 20).contains("does not answer"));
@@ -421,11 +423,11 @@ pub(super) mod tests {
 
     #[test]
     fn keys() {
-        let key = |code, modifiers| wish(KeyEvent::new(code, modifiers));
-        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), Wish::End);
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), Wish::End);
-        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), Wish::Nothing);
-        assert_eq!(key(KeyCode::Tab, KeyModifiers::NONE), Wish::Next);
+        let key = |code, modifiers| request(KeyEvent::new(code, modifiers));
+        assert_eq!(key(KeyCode::Char('q'), KeyModifiers::NONE), KeyRequest::End);
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::CONTROL), KeyRequest::End);
+        assert_eq!(key(KeyCode::Char('c'), KeyModifiers::NONE), KeyRequest::Nothing);
+        assert_eq!(key(KeyCode::Tab, KeyModifiers::NONE), KeyRequest::Next);
         let mut view = View::new(snapshot());
         view.next();
         assert_eq!(view.loader().map(|loader| loader.id), Some(1));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use feedline::spec::read::show_bytes;
+use feedline::internals::spec::read::show_bytes;
 use feedline_view::live::{LoaderNow, Memory, Queue, Snapshot};
 
 /// Seconds that are kept for the small charts: more than a screen is wide.
@@ -41,8 +41,8 @@ impl View {
         self.snapshot = snapshot;
         if self.loader().is_none() {
             // A new loader for each epoch is one to who looks.
-            match self.snapshot.heir(self.chosen).map(|heir| heir.id) {
-                Some(heir) => self.chosen = heir,
+            match self.snapshot.successor(self.chosen).map(|successor| successor.id) {
+                Some(successor) => self.chosen = successor,
                 None => self.choose(self.snapshot.busiest().map(|loader| loader.id)),
             }
         }

@@ -178,7 +178,7 @@ impl Table {
         }
     }
 
-    /// What can be told from a look.
+    /// What is known from a look.
     fn resolve(&self, look: u32, is_ac: bool) -> Entry {
         let found = self.symbol(look << (16 - LOOK)).filter(|(_, length)| *length <= LOOK);
         let Some((symbol, length)) = found else { return OPEN };

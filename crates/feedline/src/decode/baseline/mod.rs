@@ -13,7 +13,7 @@ mod idct;
 
 use std::ops::Range;
 
-use crate::image::{Excerpt, Part};
+use crate::image::{Excerpt, Region};
 use color::{Ends, Lines, Near, Upsampling};
 use frame::Frame;
 use huffman::{Bits, Block, Ready, Table};
@@ -173,7 +173,7 @@ impl<'a> Scan<'a> {
 struct Walk<'a> {
     frame: &'a Frame<'a>,
     scaled: [Scaled; 3],
-    part: Part,
+    part: Region,
     channels: usize,
     units_wide: usize,
     /// First and one past the last unit, across and down.
@@ -182,7 +182,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(frame: &'a Frame<'a>, scaled: [Scaled; 3], part: Part, channels: usize) -> Self {
+    fn new(frame: &'a Frame<'a>, scaled: [Scaled; 3], part: Region, channels: usize) -> Self {
         let luma = &frame.component[0];
         let (units_wide, units_high) = frame.units();
         let range = |start: usize, length: usize, unit: usize, all: usize, factor: usize| {
@@ -325,7 +325,7 @@ impl<'a> Walk<'a> {
         rows: Range<usize>,
         out: &mut [u8],
     ) {
-        let Part { top, left, width, .. } = self.part;
+        let Region { top, left, width, .. } = self.part;
         // Where the planes begin, in samples of the reduced image.
         let luma_left = self.columns.0 * self.frame.component[0].across * self.scaled[0].across;
         let pitch = width * self.channels;

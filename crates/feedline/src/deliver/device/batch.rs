@@ -67,7 +67,7 @@ impl Slot {
             });
         }
         if done.is_err() && device.settle().is_err() {
-            // The device cannot tell, so the memory is not given to anybody else.
+            // The device cannot say, so the memory is not given to anybody else.
             std::mem::forget(self.memory);
         }
     }
@@ -283,7 +283,7 @@ impl DeviceBatch {
     }
 
     /// The elements of all fields, read back from the device.
-    pub fn read_back(&self) -> Result<Vec<Vec<u8>>> {
+    pub(crate) fn read_back(&self) -> Result<Vec<Vec<u8>>> {
         let stream = Stream::new(&self.device)?;
         stream.wait_for(&self.copied)?;
         let slot = self.slot.lock().unwrap_or_else(PoisonError::into_inner);

@@ -168,7 +168,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // After an error a copy may be under way. A device that cannot tell is one that is gone.
+        // After an error a copy may be under way. A device that cannot say so is one that is gone.
         let _ = self.device.settle();
     }
 }

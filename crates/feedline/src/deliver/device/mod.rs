@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 pub use batch::DeviceBatch;
 pub use measure::{Measured, copies, measure};
-pub use prefetch::{Figures, Prefetcher};
+pub use prefetch::{PrefetchStats, Prefetcher};
 pub use returning::Returning;
 
 use crate::buffer::BatchMemory;
@@ -316,7 +316,7 @@ impl DeviceMemory {
     /// Copies from `offset` to `to` and waits for it, also for what the stream had to do before.
     pub fn read(&self, offset: usize, to: &mut [u8], stream: &Stream) -> Result<()> {
         let done = Event::new(&self.device)?;
-        // The copy writes to memory of its own: if the device cannot tell whether it is done,
+        // The copy writes to memory of its own: if the device cannot say whether it is done,
         // that is left behind.
         let mut bytes = vec![0u8; to.len()];
         // SAFETY: the bytes are looked at, or freed, behind the event only.

@@ -34,7 +34,7 @@ pub struct Prefetcher<T> {
 
 /// What was copied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct PrefetchStats {
     /// Batches that were copied.
     pub batches: u64,
     /// Bytes that were copied.
@@ -97,7 +97,7 @@ impl<T> Prefetcher<T> {
     }
 
     /// Queues the copy of a batch. It is kept until the copy is done.
-    pub fn submit(&mut self, batch: Batch, about: T) -> Result<()> {
+    pub(crate) fn submit(&mut self, batch: Batch, about: T) -> Result<()> {
         if self.process != std::process::id() {
             return Err(DeviceError::Forked);
         }
@@ -116,7 +116,7 @@ impl<T> Prefetcher<T> {
                 .and_then(|()| unsafe { slot.memory.copy_in(*offset, array.bytes, &self.side) });
         }
         if let Err(error) = queued.and_then(|()| slot.copied.record(&self.side)) {
-            // Part of it may be queued, with no event to tell when it is done.
+            // Part of it may be queued, with no event that says when it is done.
             if self.device.settle().is_err() {
                 std::mem::forget((batch, slot));
             } else {
@@ -163,8 +163,8 @@ impl<T> Prefetcher<T> {
 
     /// What was copied so far.
     #[must_use]
-    pub fn figures(&self) -> Figures {
-        Figures {
+    pub fn figures(&self) -> PrefetchStats {
+        PrefetchStats {
             batches: self.batches,
             bytes: self.bytes,
             ready: self.queue.len() as u64,

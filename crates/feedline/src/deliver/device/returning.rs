@@ -2,7 +2,7 @@
 //!
 //! A program that copies a page-locked batch to a device by itself (`tensor.to("cuda",
 //! non_blocking=True)`) may drop it before the copy is done. The memory must not be written until
-//! then, and nobody tells which stream the copy is on.
+//! then, and nobody names the stream the copy is on.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

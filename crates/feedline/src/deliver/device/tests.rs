@@ -272,7 +272,7 @@ fn every_call_that_fails_is_an_error_and_leaves_nothing() {
                         batch.hand_to(Some(consumer.handle() as i64))?;
                     }
                 }
-                // What fails later, at the end, has nobody to be told to.
+                // What fails later, at the end, has nobody to be reported to.
                 Ok(hit())
             })();
             // Of what only gives back, nobody can make use of an error. A failed record in a

@@ -1,4 +1,4 @@
-//! What to try, the best first, with what it would bring as far as that can be told.
+//! What to try, the best first, with what it would bring as far as that can be predicted.
 
 use super::cause::{Kind, Shares, is_fast_enough, kind, makers};
 use super::paths;

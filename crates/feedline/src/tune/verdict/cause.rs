@@ -46,7 +46,7 @@ const SHARED_CORE: f64 = 0.6;
 const TOO_SLOW: f64 = 0.8;
 /// Batches in the making for each worker, where that is not known: torch's default.
 const AHEAD_OF_A_WORKER: f64 = 2.0;
-/// Batches made ahead hide a wait for at most so many times as long as their number tells: the run
+/// Batches made ahead hide a wait for at most so many times as long as their number says: the run
 /// without a step was at another time.
 const HIDES: f64 = 2.0;
 

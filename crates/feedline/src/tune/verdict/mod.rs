@@ -102,7 +102,7 @@ pub struct Advice {
     pub command: Option<String>,
     /// The change of the program, if there is one.
     pub code: Option<String>,
-    /// Samples a second afterwards, as far as that can be told.
+    /// Samples a second afterwards, as far as that can be predicted.
     pub predicted: Option<f64>,
 }
 
@@ -159,7 +159,7 @@ pub fn judge_beside(evidence: &Evidence, tried: &dyn Fn(&Advice) -> bool) -> Ver
 
 /// Which part of the bar a cause belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum StallPart {
     Reading,
     Preparing,
     Copying,
@@ -167,10 +167,10 @@ enum Part {
     Any,
 }
 
-fn part(cause: Cause) -> Part {
+fn part(cause: Cause) -> StallPart {
     match cause {
-        Cause::ReadLatency | Cause::ReadBandwidth | Cause::SlowPlace => Part::Reading,
-        Cause::HandOver => Part::Copying,
+        Cause::ReadLatency | Cause::ReadBandwidth | Cause::SlowPlace => StallPart::Reading,
+        Cause::HandOver => StallPart::Copying,
         Cause::Decode
         | Cause::Transform
         | Cause::Code
@@ -178,8 +178,8 @@ fn part(cause: Cause) -> Part {
         | Cause::Memory
         | Cause::StarvedCores
         | Cause::TooFewWorkers
-        | Cause::TooManyWorkers => Part::Preparing,
-        Cause::Unknown | Cause::Trainer | Cause::EpochStart | Cause::Uneven => Part::Any,
+        | Cause::TooManyWorkers => StallPart::Preparing,
+        Cause::Unknown | Cause::Trainer | Cause::EpochStart | Cause::Uneven => StallPart::Any,
     }
 }
 
@@ -191,11 +191,11 @@ fn stall(evidence: &Evidence, shares: &Shares, cause: Cause) -> StallBar {
     let (reading, copying) = parts_of_waiting(&evidence.ceilings, shares);
     let preparing = 1.0 - reading - copying;
     let (reading, copying) = match part(cause) {
-        Part::Copying => (0.0, 1.0),
-        Part::Reading if reading < preparing.max(copying) => (1.0, 0.0),
-        Part::Preparing if preparing < reading.max(copying) => (0.0, 0.0),
+        StallPart::Copying => (0.0, 1.0),
+        StallPart::Reading if reading < preparing.max(copying) => (1.0, 0.0),
+        StallPart::Preparing if preparing < reading.max(copying) => (0.0, 0.0),
         // Batches that are there are waited for while they are handed over.
-        Part::Any if cause == Cause::Trainer && cause::is_fast_enough(evidence, shares) => {
+        StallPart::Any if cause == Cause::Trainer && cause::is_fast_enough(evidence, shares) => {
             (0.0, 1.0)
         }
         _ => (reading, copying),

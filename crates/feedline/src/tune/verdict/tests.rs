@@ -470,7 +470,7 @@ fn arguments_are_those_of_the_loader_that_is_used() {
     assert!(advised.starts_with("num_workers=") && !advised.contains("executor"), "{advised}");
 }
 
-/// Nothing tells a slow start from slow batches where each batch is an epoch's first.
+/// Nothing distinguishes a slow start from slow batches where each batch is an epoch's first.
 #[test]
 fn epochs_of_one_batch_are_no_slow_starts() {
     let mut evidence = decoding();
@@ -555,10 +555,10 @@ fn the_bar_agrees_with_the_cause_whoever_makes_the_batches() {
         assert!((sum - 1.0).abs() < 1e-9, "{said}");
         let largest = bar.reading.max(bar.preparing).max(bar.copying);
         match part(cause) {
-            Part::Reading => assert_eq!(bar.reading, largest, "{said}"),
-            Part::Preparing => assert_eq!(bar.preparing, largest, "{said}"),
-            Part::Copying => assert!((bar.copying - 0.31).abs() < 1e-9, "{said}"),
-            Part::Any => {}
+            StallPart::Reading => assert_eq!(bar.reading, largest, "{said}"),
+            StallPart::Preparing => assert_eq!(bar.preparing, largest, "{said}"),
+            StallPart::Copying => assert!((bar.copying - 0.31).abs() < 1e-9, "{said}"),
+            StallPart::Any => {}
         }
         let all_copying = (bar.copying - 0.31).abs() < 1e-9;
         let may = [Cause::HandOver, Cause::Trainer].contains(&cause);
@@ -683,14 +683,14 @@ fn fewer_cores_than_the_machine_has_are_a_sign() {
 }
 
 #[test]
-fn what_was_measured_without_decoding_is_foretold() {
+fn what_was_measured_without_decoding_is_predicted() {
     let said = |without_decoding: Option<f64>| {
         let advice = judge(&Evidence { without_decoding, ..decoding() }).advice;
         advice.into_iter().find(|one| one.text.starts_with("Keeping decoded images"))
     };
     assert_eq!(said(None).unwrap().predicted, None);
-    let told = said(Some(4000.0)).unwrap();
-    assert_eq!(told.predicted, Some(4000.0));
-    assert!(told.text.contains("would raise 1,450 to about 4,000 images/s"), "{told:?}");
+    let advice = said(Some(4000.0)).unwrap();
+    assert_eq!(advice.predicted, Some(4000.0));
+    assert!(advice.text.contains("would raise 1,450 to about 4,000 images/s"), "{advice:?}");
     assert_eq!(said(Some(1500.0)), None, "it was measured and brings nothing");
 }

@@ -51,7 +51,7 @@ pub(super) fn measured(evidence: &Evidence, rate: f64) -> f64 {
     possible(evidence, rate * real.map_or(1.0, |real| ability(evidence) / real))
 }
 
-/// At most what can be handed over, if that is known, whatever is foretold of the work before it.
+/// At most what can be handed over, if that is known, whatever is predicted for the work before it.
 pub(super) fn possible(evidence: &Evidence, rate: f64) -> f64 {
     let most = evidence.ceilings.replayed.unwrap_or(f64::INFINITY);
     rate.min(most.max(ability(evidence)))
@@ -291,7 +291,7 @@ pub(super) fn sentence(
     if let Some(best) = advice.first() {
         text.push(' ');
         text.push_str(&best.text);
-        // The second one, if it is foretold as well.
+        // The second one, if it is predicted as well.
         if let Some(next) = advice.get(1).filter(|next| {
             best.predicted.is_some() && next.predicted.is_some() && best.text.ends_with('.')
         }) {

@@ -13,7 +13,7 @@ use super::Result;
 use crate::error::DeviceError;
 
 /// The environment variable that names another library.
-pub const LIBRARY: &str = "FEEDLINE_CUDA_LIBRARY";
+pub(crate) const LIBRARY: &str = "FEEDLINE_CUDA_LIBRARY";
 
 /// Work is not done yet; no error.
 pub(super) const NOT_READY: c_int = 600;

@@ -11,8 +11,6 @@ use self::driver::{Driver, NOT_READY, Opaque};
 use super::{Device, Handle, LEGACY_STREAM, Result};
 use crate::error::DeviceError;
 
-pub use self::driver::LIBRARY;
-
 /// `CU_MEMHOSTREGISTER_PORTABLE`: locked for all devices.
 const PORTABLE: u32 = 1;
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream, nor it for this.
@@ -95,7 +93,7 @@ impl Cuda {
         let (driver, device) = find(number)?;
         let mut name: [c_char; 256] = [0; 256];
         let mut context = std::ptr::null_mut();
-        // SAFETY: as in `find`; the name's length is told, and its last byte stays zero.
+        // SAFETY: as in `find`; the name's length is passed, and its last byte stays zero.
         let name = unsafe {
             driver.device_name(name.as_mut_ptr(), name.len() as c_int - 1, device)?;
             CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
