@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 #: Crates of other people are built once, for the workspace. Ours are built anew, in little time.
 QUICK = [
     part
-    for crate in ("feedline", "feedline-cli", "feedline-view", "feedline-py")
+    for crate in ("feedline", "feedline-resample", "feedline-cli", "feedline-view", "feedline-py")
     for part in ("--config", f"profile.release.package.{crate}.opt-level=0")
 ]
 

@@ -295,7 +295,7 @@ impl<'a> Pixels<'a> {
 pub struct Scratch {
     slabs: [Slab; 2],
     /// Keeps the buffers of its passes.
-    resizer: fast_image_resize::Resizer,
+    resizer: feedline_resample::Resampler,
     workspace: Workspace,
 }
 
@@ -303,10 +303,7 @@ impl Scratch {
     /// Bytes held for reuse.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.slabs[0].len()
-            + self.slabs[1].len()
-            + self.resizer.size_of_internal_buffers()
-            + self.workspace.held()
+        self.slabs[0].len() + self.slabs[1].len() + self.resizer.held() + self.workspace.held()
     }
 
     /// Bytes held at most after a sample that takes `decoded` for its pixels and `rest` for what
@@ -331,7 +328,7 @@ impl Scratch {
 /// What a worker resizes with; both keep their memory from image to image.
 pub struct Tools<'a> {
     /// For any filter and element.
-    pub resizer: &'a mut fast_image_resize::Resizer,
+    pub resizer: &'a mut feedline_resample::Resampler,
     /// For [`resize`].
     pub workspace: &'a mut Workspace,
 }

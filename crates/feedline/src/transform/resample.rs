@@ -1,10 +1,6 @@
 //! New pixels at another size, through any view, without copying the old ones first.
 
-#![allow(unsafe_code)]
-
-use fast_image_resize::images::{TypedImage, TypedImageRef};
-use fast_image_resize::pixels as fir;
-use fast_image_resize::{FilterType, ImageView, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
+use feedline_resample::{Element, Filter, Planes};
 
 use super::placement::Placement;
 use super::{ImageShape, exact};
@@ -59,42 +55,13 @@ impl Interpolation {
     }
 
     /// The filter and the pixels that it reaches to each side; `None` for nearest.
-    fn filter(self) -> Option<(FilterType, usize)> {
+    fn filter(self) -> Option<(Filter, usize)> {
         match self {
             Interpolation::Nearest | Interpolation::NearestExact => None,
-            Interpolation::Bilinear => Some((FilterType::Bilinear, 1)),
-            Interpolation::Bicubic => Some((FilterType::CatmullRom, 2)),
-            Interpolation::Lanczos => Some((FilterType::Lanczos3, 3)),
+            Interpolation::Bilinear => Some((Filter::Bilinear, 1)),
+            Interpolation::Bicubic => Some((Filter::Bicubic, 2)),
+            Interpolation::Lanczos => Some((Filter::Lanczos, 3)),
         }
-    }
-}
-
-/// Rows of pixels that lie `stride` apart, which may be negative.
-struct Rows<'a, P> {
-    pixels: &'a [P],
-    start: usize,
-    stride: isize,
-    height: usize,
-    width: usize,
-}
-
-// SAFETY: every row is a slice of exactly `width` pixels.
-unsafe impl<P: PixelTrait> ImageView for Rows<'_, P> {
-    type Pixel = P;
-
-    fn width(&self) -> u32 {
-        self.width as u32
-    }
-
-    fn height(&self) -> u32 {
-        self.height as u32
-    }
-
-    fn iter_rows(&self, start_row: u32) -> impl Iterator<Item = &[P]> {
-        (start_row as usize..self.height).map(|y| {
-            let start = (self.start as isize + y as isize * self.stride) as usize;
-            &self.pixels[start..start + self.width]
-        })
     }
 }
 
@@ -308,9 +275,6 @@ pub(super) fn resample(
             antialias,
         );
     }
-    let algorithm =
-        if antialias { ResizeAlg::Convolution(filter) } else { ResizeAlg::Interpolation(filter) };
-    let options = ResizeOptions::new().resize_alg(algorithm).use_alpha(false);
     let pixel = image.pixel_type();
     let mut new = if interleaved {
         View::interleaved(height, width, view.channels)
@@ -319,7 +283,6 @@ pub(super) fn resample(
     };
     untwisted.twist(&mut new);
     image.replace(new, pixel, |pixels, _, out, tools| {
-        let resizer = tools.resizer;
         if let (Some(filter), Pixels::U8(from)) = (exact, pixels) {
             if width == straight.width {
                 exact::columns(from, straight, !interleaved, height, filter, out);
@@ -328,57 +291,25 @@ pub(super) fn resample(
             }
             return Ok(());
         }
-        let mut pass = Pass { straight, height, width, options: &options, resizer };
-        match (pixels, if interleaved { straight.channels } else { 1 }) {
-            (Pixels::U8(from), 1) => pass.planes::<fir::U8>(from, out),
-            (Pixels::U8(from), 2) => pass.planes::<fir::U8x2>(from, out),
-            (Pixels::U8(from), 3) => pass.planes::<fir::U8x3>(from, out),
-            (Pixels::U8(from), _) => pass.planes::<fir::U8x4>(from, out),
-            (Pixels::F32(from), 1) => pass.planes::<fir::F32>(bytemuck::cast_slice(from), out),
-            (Pixels::F32(from), 2) => pass.planes::<fir::F32x2>(bytemuck::cast_slice(from), out),
-            (Pixels::F32(from), 3) => pass.planes::<fir::F32x3>(bytemuck::cast_slice(from), out),
-            (Pixels::F32(from), _) => pass.planes::<fir::F32x4>(bytemuck::cast_slice(from), out),
-        }
+        let (bytes, element) = match pixels {
+            Pixels::U8(from) => (from, Element::U8),
+            Pixels::F32(from) => (bytemuck::cast_slice(from), Element::F32),
+        };
+        let from = Planes {
+            bytes,
+            element,
+            components: if interleaved { straight.channels } else { 1 },
+            start: straight.start,
+            plane: straight.channel,
+            row: straight.row,
+            height: straight.height,
+            width: straight.width,
+        };
+        tools
+            .resizer
+            .resize(from, (height, width), filter, antialias, out)
+            .map_err(|error| Fault::Shape(format!("cannot resize: {error}")))
     })
-}
-
-struct Pass<'a> {
-    straight: View,
-    height: usize,
-    width: usize,
-    options: &'a ResizeOptions,
-    resizer: &'a mut Resizer,
-}
-
-impl Pass<'_> {
-    /// Resizes each plane of pixels of type `P`: one plane if they are interleaved.
-    fn planes<P: PixelTrait>(&mut self, from: &[u8], out: &mut [u8]) -> Result<(), Fault> {
-        let failed =
-            |error: &dyn std::fmt::Display| Fault::Shape(format!("cannot resize: {error}"));
-        let elements = P::count_of_components();
-        let view = self.straight;
-        // Interleaved pixels need not start at a multiple of their size.
-        let lead = view.start % elements * (P::size() / elements);
-        let count = (from.len() - lead) / P::size();
-        let whole =
-            TypedImageRef::<P>::from_buffer(count as u32, 1, &from[lead..lead + count * P::size()])
-                .map_err(|error| failed(&error))?;
-        for (c, out) in out.chunks_exact_mut(self.height * self.width * P::size()).enumerate() {
-            let rows = Rows {
-                pixels: whole.pixels(),
-                start: view.at(0, 0, c) / elements,
-                stride: view.row / elements as isize,
-                height: view.height,
-                width: view.width,
-            };
-            let mut to = TypedImage::<P>::from_buffer(self.width as u32, self.height as u32, out)
-                .map_err(|error| failed(&error))?;
-            self.resizer
-                .resize_typed(&rows, &mut to, self.options)
-                .map_err(|error| failed(&error))?;
-        }
-        Ok(())
-    }
 }
 
 /// Copies the pixels into plain interleaved order.
@@ -424,7 +355,8 @@ fn nearest(image: &mut Image<'_>, height: usize, width: usize) -> Result<(), Fau
 }
 
 /// Bytes that [`resample`] takes at most: the result, a copy of a view that is neither planar nor
-/// interleaved (never the case for decoded images), the intermediate pass and the coefficients.
+/// interleaved (never the case for decoded images), the intermediate pass, one component of all
+/// pixels, and the coefficients.
 pub(super) fn scratch(
     input: ImageShape,
     (height, width): (usize, usize),
@@ -437,7 +369,13 @@ pub(super) fn scratch(
     // Either pass may come first; the buffer doubles when it grows.
     let between = (height.saturating_mul(input.width)).max(input.height.saturating_mul(width));
     let taps = 2 * reach * (input.height + input.width) + (2 * reach + 3) * (height + width);
+    let component = if matches!(input.channels, 2 | 4) {
+        (input.height.saturating_mul(input.width)).saturating_add(height.saturating_mul(width))
+    } else {
+        0
+    };
     result
+        .saturating_add(component)
         .saturating_add(between.saturating_mul(2 * element))
         .saturating_add(taps.saturating_mul(16))
         .saturating_add(Workspace::bound((input.height, input.width), (height, width)))
