@@ -20,6 +20,8 @@ from map_sets import Large, Squares
 pytestmark = [
     *(pytest.mark.filterwarnings(text) for text in WARNINGS),
     pytest.mark.filterwarnings("ignore:.*Its batch is made again:RuntimeWarning"),
+    # One that is killed before it has its data set.
+    pytest.mark.filterwarnings("ignore:.*A new worker takes its place:RuntimeWarning"),
     # torch's loader, when its worker is killed from here.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.skipif(not os.path.exists("/proc/self"), reason="processes are counted in /proc"),
