@@ -39,19 +39,23 @@ impl Slot {
         })
     }
 
-    /// Lets what `stream` is given from now on wait for all that its last readers were given.
+    /// Lets what `stream` is given from now on wait for all that its last readers were given. They are
+    /// forgotten only when it does.
     fn follow_readers(&mut self, stream: &Stream) -> Result<()> {
-        for reader in std::mem::take(&mut self.consumers.streams) {
-            match self.used.record_in(reader) {
+        let mut unknown = self.consumers.unknown;
+        for reader in &self.consumers.streams {
+            match self.used.record_in(*reader) {
                 Ok(()) => stream.wait_for(&self.used)?,
                 // A stream that is gone: then all of them are waited for.
-                Err(_) => self.consumers.unknown = true,
+                Err(_) => unknown = true,
             }
         }
-        if std::mem::take(&mut self.consumers.unknown) {
+        if unknown {
             self.used.record_all()?;
             stream.wait_for(&self.used)?;
         }
+        self.consumers.streams.clear();
+        self.consumers.unknown = false;
         Ok(())
     }
 

@@ -34,6 +34,7 @@ struct Mark {
 struct Inside {
     events: HashMap<Handle, Mark>,
     memory: HashMap<Handle, Box<[AtomicU8]>>,
+    freed: Vec<Box<[AtomicU8]>>,
     locks: HashMap<usize, usize>,
     next: Handle,
     allocated: usize,
@@ -258,6 +259,9 @@ impl Device for Fake {
         let mut inside = self.shared.inside.lock().unwrap();
         let freed = inside.memory.remove(&memory).expect("freed twice");
         inside.allocated -= freed.len();
+        // Kept, so that who reads it too late sees other bytes rather than anything.
+        freed.iter().for_each(|byte| byte.store(0xCC, Ordering::Relaxed));
+        inside.freed.push(freed);
         self.call("free")
     }
 

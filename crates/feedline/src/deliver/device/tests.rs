@@ -290,6 +290,31 @@ fn every_call_that_fails_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
+fn memory_whose_readers_cannot_be_followed_is_freed_behind_them() {
+    for (call, known) in [("make_wait", true), ("make_wait", false), ("record_all", false)] {
+        for seed in 0..10 {
+            let fake = Fake::new(seed, 2000);
+            let device = fake.device();
+            let home = Arc::new(Rude::default());
+            let mut prefetcher = Prefetcher::new(device.clone(), &layout(), 2).unwrap();
+            let consumer = Stream::new(&device).unwrap();
+            prefetcher.submit(batch(&home, home.clone(), 7), ()).unwrap();
+            let (taken, ()) = prefetcher.take().unwrap();
+            taken.hand_to(Some(consumer.handle() as i64)).unwrap();
+            if !known {
+                taken.hand_to(Some(-1)).unwrap();
+            }
+            let bytes = fake.read_later(taken.address(0).unwrap(), BYTES, consumer.handle());
+            drop(taken);
+            *fake.failing.lock().unwrap() =
+                Some((call, usize::from(!known && call == "make_wait"), 1));
+            assert!(prefetcher.reserve().unwrap_err().to_string().starts_with(call));
+            assert!(bytes.recv().unwrap() == vec![value(7); BYTES], "{call}, seed {seed}");
+        }
+    }
+}
+
+#[test]
 fn names_of_devices() {
     assert_eq!(number("cuda").unwrap(), 0);
     assert_eq!(number("cuda:3").unwrap(), 3);
