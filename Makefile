@@ -48,14 +48,11 @@ demo: install ## Make 2,000 sample photos, load them for two epochs, print a tab
 	$(INSTALLED) "$(BUILD_BIN)/python" -m feedline sample-data sample-data
 	$(INSTALLED) "$(BUILD_BIN)/python" examples/demo.py sample-data
 
-# The wheel first: nearly all that it is built of is built for the tests too. Then the crates by themselves,
-# which use all cores and of which some are measured, then everything else beside each other.
+# The wheel first: nearly all that it is built of is built for the tests too. Then everything else beside
+# each other, the longest first.
 test: lint-form install prepare-test prepare-browser ## Everything that must hold: lint, and the tests
-	@missed=0; \
-	$(MAKE) suite-rust || missed=1; \
-	$(BESIDE_EACH_OTHER) suite-forking suite-plain suite-browser suite-build suite-clippy \
-		suite-tensorflow suite-types || missed=1; \
-	exit $$missed
+	@$(BESIDE_EACH_OTHER) suite-rust suite-plain suite-forking suite-browser suite-build suite-clippy \
+		suite-tensorflow suite-types
 
 lint: lint-form install prepare-test ## Formats, clippy, ruff, mypy --strict, stubs against the module
 	@$(BESIDE_EACH_OTHER) suite-clippy suite-types

@@ -229,7 +229,9 @@ def crafted() -> str:
 
 def rust(test: str, total: int) -> str:
     environment = {**os.environ, "FEEDLINE_MUTATIONS": str(total)}
-    command = ["cargo", "test", "--release", "--workspace", "--test", test, "--", "--nocapture"]
+    # The features of the wheel, as make test has them: nothing is compiled again.
+    workspace = ["--release", "--workspace", "--no-default-features"]
+    command = ["cargo", "test", *workspace, "--test", test, "--", "--nocapture"]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if run.returncode != 0:
         raise Found((run.stdout + run.stderr)[-2000:])
@@ -255,7 +257,7 @@ def diagnosis() -> str:
     """What is judged from live runs wants idle cores: faults are injected, and each must be named."""
     live = ["--ignored", "--test-threads=1", "diagnose::", "online::"]
     commands = [
-        ["cargo", "test", "--release", "--workspace", "--test", "suite", "--", *live],
+        ["cargo", "test", "--release", "--workspace", "--no-default-features", "--test", "suite", "--", *live],
         [sys.executable, "-m", "pytest", "-q", "-m", "live", str(HERE / "live_diagnosis.py"), "tests/python"],
     ]
     lines = []
