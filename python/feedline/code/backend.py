@@ -204,7 +204,7 @@ class CodeBackend:
             at = {"epoch": epoch, "batch": number, "inner": inner}
             begin.states = [{"dataset": at, "iterator": None, "ended": False}]
         self._executor.begin(begin)
-        helps = not pipeline.streams and pipeline.job.init is None and self._executor.name == "processes"
+        helps = not pipeline.streams and pipeline.job.init is None and self._core.helps(self._executor)
         self._feed = self._core.feed = _Stoppable(
             self._executor,
             tasks,
@@ -332,7 +332,7 @@ class _Stoppable(Feed):
 
     stopped: threading.Event
 
-    def _wait(self, begun: float) -> None:
+    def _wait(self) -> None:
         if self.stopped.is_set():
             raise ClosedError(_CLOSED)
         self._executor.wait(0.1)

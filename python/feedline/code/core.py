@@ -98,6 +98,10 @@ class LoaderCore:
         self._executor = made
         return made
 
+    def helps(self, executor: Executor) -> bool:
+        """Whether the caller's thread may make batches while the workers start."""
+        return executor.name == "processes" and self.choice is not None and self.choice.helps
+
     def notice_fork(self) -> bool:
         """Whether this is a forked child that asks for the first time: the workers, and whatever locks
         they hold, are the parent's."""

@@ -377,8 +377,9 @@ def _helper(
     loader: DataLoader[Any], job: Job, executor: Executor
 ) -> Callable[[Task], tuple[Any, Any]] | None:
     """Makes batches in the program's own thread while the workers are still starting, where nobody
-    could tell the difference."""
-    if executor.name != "processes" or loader.random != "batch" or loader.worker_init_fn is not None:
+    could tell the difference: a sample that hangs would not be left after `timeout` seconds there."""
+    visible = loader.random != "batch" or loader.worker_init_fn is not None or loader.timeout > 0
+    if visible or not loader._core.helps(executor):
         return None
     assert loader._base_seed is not None
     return helper(dataclasses.replace(job, dataset=StandIn(job, loader._base_seed)), executor)

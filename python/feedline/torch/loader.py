@@ -38,7 +38,11 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     executor: where the data set's code runs. "processes" start from a server process that has
         imported what they need (or as `multiprocessing_context` says), "threads" share the data
         set and suit code that lets go of the interpreter's lock, "inline" is the caller's thread.
-        "auto" tries the first samples and picks; `stats()["executor"]` says what and why.
+        "auto" tries the first samples and picks; `stats()["executor"]` says what and why. With
+        "processes", a `multiprocessing_context` or a `timeout` no sample runs in the program. "auto" may
+        run samples in it (to try them, in threads, and the first ones while processes start), unless
+        their code can be seen to end processes or to use native code of its own or of libraries that
+        are not in wide use: a crash there would be the program's.
     num_workers: as torch's, or "auto", which begins with one for each core that the process may use
         (a share of them under torchrun). They are then adjusted to what the program needs; the
         batches are the same, and `stats()["tuning"]` has what was decided and why. Where each
@@ -201,6 +205,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return Choice("processes", "multiprocessing_context was given")
         if self.random == "worker":
             return Choice("processes", "random='worker' seeds each worker process")
+        if self.timeout > 0:
+            return Choice("processes", "a timeout was given: only a process can be left while it hangs")
         return choose(job, self.num_workers, first, base_seed).log()
 
     def _pin_function(self) -> Callable[[int, int], Pin] | None:

@@ -1,15 +1,20 @@
-"""Chooses between threads and processes by looking at the data set and at its first samples."""
+"""Chooses between threads and processes by looking at the data set and at its first samples.
+
+What is chosen here may run samples in the program: in threads, in the trial, or in the program's own
+thread while the workers start. Code that may end its process (`native_code.py`) is chosen processes
+for before any of it has run.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import logging
 import random
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy
@@ -17,6 +22,7 @@ import numpy
 from feedline import _native
 from feedline.workers import seeds
 from feedline.workers.job import Job, Task, is_stateful
+from feedline.workers.native_code import ends_processes
 from feedline.workers.stand_in import StandIn
 from feedline.workers.torch_side import OwnGenerator
 
@@ -29,7 +35,7 @@ _SAMPLES, _SECONDS, _FEW = 32, 0.04, 4
 _LOCK_SHARE = 0.25
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Choice:
     """An executor's name and why it was chosen."""
 
@@ -37,6 +43,9 @@ class Choice:
     reason: str
     fallback: Literal["threads"] | None = None
     """An executor that makes the same batches, where this one was chosen for its speed alone."""
+    helps: bool = False
+    """Whether the program's own thread may run samples while the workers start. Not where processes
+    were asked for: what a sample does to its process must not be done to the program."""
 
     def log(self) -> Choice:
         """Writes it to the log."""
@@ -46,10 +55,17 @@ class Choice:
 
 def choose(job: Job, workers: int, task: Task | None, base_seed: int = 0) -> Choice:
     """Decides, and leaves the samples of the trial in the task, whose first ones they are."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)() and job.kind == "map":
-        return Choice("threads", "this interpreter runs threads side by side")
     if job.kind == "iterable":
         return Choice("processes", "an iterable is divided among workers that are processes of their own")
+    ends = ends_processes([*_parts(job.dataset), job.collate])
+    if ends is not None:
+        return Choice("processes", f"the code may reach {ends}: it is kept out of the program's own process")
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return Choice("threads", "this interpreter runs threads side by side")
+    return dataclasses.replace(_choose(job, workers, task, base_seed), helps=True)
+
+
+def _choose(job: Job, workers: int, task: Task | None, base_seed: int) -> Choice:
     if job.init is not None:
         return Choice("processes", "worker_init_fn expects a process for each worker")
     if is_stateful(job.dataset):

@@ -63,6 +63,10 @@ class Executor(Protocol):
     def ready(self) -> int:
         """Results that nobody has taken yet."""
 
+    @property
+    def starting(self) -> bool:
+        """Whether all workers are still on their way: no sample has had a chance yet."""
+
     def begin(self, begin: Begin) -> None:
         """An epoch begins: iterables start anew."""
 

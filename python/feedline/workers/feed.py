@@ -12,6 +12,9 @@ from feedline.workers.job import Task
 
 # A program that waits can be interrupted; between two looks not longer than this passes.
 _LOOK = 5.0
+# A timeout is about samples: so many seconds beside it may pass before the workers have begun. A worker may
+# have to import modules that the program has long imported.
+_START, _START_LOOK = 60.0, 0.1
 
 
 class Feed:
@@ -40,6 +43,8 @@ class Feed:
         self._pending: collections.deque[tuple[int, Task]] = collections.deque()
         self._exhausted = False
         self._error: Exception | None = None
+        # When the next batch was asked for, and from when on the timeout counts.
+        self._asked = self._begun = 0.0
         self.helped = 0
 
     def fill(self, others: int = 0) -> None:
@@ -83,7 +88,7 @@ class Feed:
 
     def next(self) -> tuple[Task, Result]:
         """The next batch, or StopIteration. A failed one is a result with an error."""
-        begun = time.monotonic()
+        self._asked = self._begun = time.monotonic()
         while True:
             self.fill()
             if not self._pending:
@@ -91,7 +96,7 @@ class Feed:
                 raise StopIteration if error is None else error
             found = self._find()
             if found is None:
-                self._wait(begun)
+                self._wait()
                 continue
             at, result = found
             _, task = self._pending[at]
@@ -131,11 +136,16 @@ class Feed:
                 return 0, Result(error=error)
         return None
 
-    def _wait(self, begun: float) -> None:
+    def _wait(self) -> None:
         if not self._timeout:
             self._executor.wait(_LOOK)
             return
-        left = begun + self._timeout - time.monotonic()
+        now = time.monotonic()
+        if self._executor.starting and now - self._asked < _START:
+            self._begun = now
+            self._executor.wait(min(self._timeout, _START_LOOK))
+            return
+        left = self._begun + self._timeout - now
         if left <= 0:
             raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
         self._executor.wait(left)

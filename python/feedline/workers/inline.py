@@ -16,6 +16,7 @@ class Inline:
     workers = 0
     capacity = 1
     broken: BaseException | None = None
+    starting = False
 
     def __init__(self, job: Job) -> None:
         self._maker = Maker(job)

@@ -224,6 +224,10 @@ class Processes:
     def ready(self) -> int:
         return len(self._results)
 
+    @property
+    def starting(self) -> bool:
+        return not any(process.ready for process in self._processes)
+
     def begin(self, begin: Begin) -> None:
         self._begin = begin
         for process in self._processes:

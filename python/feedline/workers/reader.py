@@ -18,6 +18,7 @@ class Reader:
     name = "threads"
     workers = 1
     broken: BaseException | None = None
+    starting = False
 
     def __init__(self, job: Job, prefetch: int) -> None:
         self.capacity = max(1, prefetch)

@@ -50,6 +50,7 @@ class Threads:
 
     name = "threads"
     broken: BaseException | None = None
+    starting = False
 
     def __init__(
         self,

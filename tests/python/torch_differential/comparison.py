@@ -31,13 +31,13 @@ def as_name(settings: object) -> str:
 
 
 def no_init(worker: int) -> None:
-    """As a worker_init_fn it keeps the caller from making the first batches while the workers start."""
+    """As a worker_init_fn it makes "auto" choose processes, in which all batches are made."""
 
 
 #: Ways to run ours that must give the batches of torch without workers.
 EXECUTORS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
-    "processes": {"num_workers": 2, "executor": "processes", "worker_init_fn": no_init},
+    "processes": {"num_workers": 2, "executor": "processes"},
     "threads": {"num_workers": 2, "executor": "threads"},
 }
 
