@@ -40,6 +40,7 @@ class Feed:
         self._in_order, self._timeout, self._helper = in_order, timeout, helper
         self._turns, self._turn = turns, turn
         self.active = active or [True] * max(1, executor.workers)
+        self._under_way = [0] * len(self.active)
         self._pending: collections.deque[tuple[int, Task]] = collections.deque()
         self._exhausted = False
         self._error: Exception | None = None
@@ -50,9 +51,14 @@ class Feed:
     def fill(self, others: int = 0) -> None:
         """Gives the executor work up to its capacity, of which `others` have a part."""
         while not self._exhausted and len(self._pending) + others < self._executor.capacity:
-            if self._turns and not any(self.active):
-                self._exhausted = True
-                return
+            worker = None
+            if self._turns:
+                if not any(self.active):
+                    self._exhausted = True
+                    return
+                worker = self._next_worker()
+                if worker is None:
+                    return
             try:
                 task = next(self._tasks)
             except StopIteration:
@@ -62,13 +68,22 @@ class Feed:
                 # A sampler's error comes after the batches that it has named before.
                 self._exhausted, self._error = True, error
                 return
-            if self._turns:
-                while not self.active[self._turn]:
-                    self._turn = (self._turn + 1) % len(self.active)
-                task.worker = self._turn
-                self._turn = (self._turn + 1) % len(self.active)
+            if worker is not None:
+                task.worker = worker
+                self._under_way[worker] += 1
+                self._turn = (worker + 1) % len(self.active)
             self.assigned(task)
             self._pending.append((self._executor.submit(task), task))
+
+    def _next_worker(self) -> int | None:
+        """Whose turn it is. Out of order, a slow worker's turn passes while it has its part of the work:
+        the others go on without it."""
+        most = max(1, self._executor.capacity // sum(self.active))
+        for step in range(len(self.active)):
+            at = (self._turn + step) % len(self.active)
+            if self.active[at] and (self._in_order or self._under_way[at] < most):
+                return at
+        return None
 
     @property
     def queue(self) -> dict[str, int]:
@@ -101,6 +116,8 @@ class Feed:
             at, result = found
             _, task = self._pending[at]
             del self._pending[at]
+            if self._turns and task.worker is not None:
+                self._under_way[task.worker] -= 1
             if result.ended:
                 if task.worker is not None:
                     self.active[task.worker] = False

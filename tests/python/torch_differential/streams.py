@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,21 @@ class Uneven(IterableDataset[Any]):
         worker = info.id if info else 0
         for number in range(self.lengths[worker]):
             yield worker * 1000 + number
+
+
+class Held(Uneven):
+    """Worker 0 gives nothing before there is a file."""
+
+    def __init__(self, lengths: list[int], path: Path) -> None:
+        super().__init__(lengths)
+        self.path = path
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        if info is not None and info.id == 0:
+            while not self.path.exists():
+                time.sleep(0.005)
+        yield from super().__iter__()
 
 
 class Endless(IterableDataset[Any]):
