@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of a state's form. A change that makes an older state mean something else raises it."""
+
+# Programs filter warnings by torch's words.
+_REPLICAS = (
+    "For multiprocessing data-loading, this happens where each worker reads all of the data set: let its "
+    "__iter__ read the part that torch.utils.data.get_worker_info() names, see "
+    "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset"
+)
 
 
 def kind_of(dataset: Any) -> str:
@@ -89,10 +97,30 @@ class Progress:
 
 
 class Epoch(Iterator[Any]):
-    """One iteration over a loader."""
+    """One iteration over a loader. With persistent workers it is used for one epoch after the other,
+    as torch's iterator is: what subclasses of torch's loader do with that one goes for this."""
 
-    def __init__(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
-        self._loader: DataLoader[Any] | None = loader
+    def __init__(self) -> None:
+        self._loader: DataLoader[Any] | None = None
+        self._executor: Executor | None = None
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """Begins the next epoch, with the workers that there are."""
+        loader._notice_fork()
+        self._leave()
+        self._begin(loader)
+
+    def _begin(self, loader: DataLoader[Any]) -> None:
+        resumed = loader._resumed
+        self._start(loader, resumed)
+        loader._resumed = None
+        loader._epoch = weakref.ref(self)
+        loader._progress = self._progress
+
+    def _start(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
+        self._loader, self._executor = loader, None
+        self._maker = weakref.ref(loader)
+        self._index_sampler = loader._index_sampler
         # What the epoch before came to is reported before the figures are of this one.
         self._reporter = loader._reporter.begin()
         loader._core.begin_epoch(loader._epochs)
@@ -102,7 +130,6 @@ class Epoch(Iterator[Any]):
         # Each worker has its own part of the data or its own state: the tasks go round.
         self._own = self._kind == "iterable" or is_stateful(loader.dataset)
         self._len_called = loader._IterableDataset_len_called
-        self._executor: Executor | None = None
         finished = resumed is not None and bool(resumed.get("finished"))
         if finished:
             # The epoch was over: what matters is where the generators stood.
@@ -115,7 +142,7 @@ class Epoch(Iterator[Any]):
             resumed = None
         guess, loader._guess = loader._guess, None
         persistent = loader.persistent_workers and loader.num_workers > 0
-        if guess is not None and (resumed is not None or not guess[0].holds()):
+        if guess is not None and (resumed is not None or not loader._suits(guess[2]) or not guess[0].holds()):
             guess[1].close()
             # The program draws between epochs: it would be in vain the next time too.
             loader._guesses = resumed is not None
@@ -236,8 +263,7 @@ class Epoch(Iterator[Any]):
         return self
 
     def __len__(self) -> int:
-        assert self._loader is not None
-        return len(self._loader._index_sampler)
+        return len(self._index_sampler)
 
     def __next__(self) -> Any:
         loader = self._loader
@@ -272,7 +298,8 @@ class Epoch(Iterator[Any]):
         if self._len_called is not None and self._kind == "iterable" and progress.yielded > self._len_called:
             warnings.warn(
                 f"Length of IterableDataset {loader.dataset} was reported to be {self._len_called} (when "
-                f"accessing len(dataloader)), but {progress.yielded} samples have been fetched. ",
+                f"accessing len(dataloader)), but {progress.yielded} samples have been fetched. "
+                + (_REPLICAS if loader.num_workers > 0 else ""),
                 stacklevel=2,
             )
         if self._pin:
@@ -360,6 +387,13 @@ class Epoch(Iterator[Any]):
         if executor is not None:
             executor.forget()
             loader._give_executor(executor)
+
+    def _shutdown_workers(self) -> None:
+        """What programs call to end the workers of torch's iterator early."""
+        self._leave()
+        loader = self._maker()
+        if loader is not None:
+            loader._end_idle()
 
     def __reduce__(self) -> Any:
         # As torch: what is under way cannot be taken along.

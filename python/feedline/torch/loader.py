@@ -53,6 +53,12 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     dashboard: as of `feedline.Loader`.
     """
 
+    # Read when torch's own __init__ sets `_iterator`.
+    _kept: Any = None
+    _idle: Executor | None = None
+    _guess: tuple[Guess, Feed, Executor] | None = None
+    _epoch: weakref.ref[Epoch] | None = None
+
     def __init__(
         self,
         dataset: Any,
@@ -115,34 +121,68 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             warnings.warn("multiprocessing_context has no meaning with executor='threads'", stacklevel=2)
         self.executor, self.random = executor, random
         self.snapshot_every_n_steps = snapshot_every_n_steps
-        self._idle: Executor | None = None
         self._progress: Progress | None = None
-        self._epoch: weakref.ref[Epoch] | None = None
+        self._started: weakref.WeakKeyDictionary[Executor, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._resumed: dict[str, Any] | None = None
         self._base_seed: int | None = None
         self._round = 0
-        self._guess: tuple[Guess, Feed, Executor] | None = None
         self._guesses = True
         self.dashboard_url = open_dashboard(dashboard)
         self._make_core()
 
     def __iter__(self) -> Any:
+        if not (self.persistent_workers and self.num_workers > 0):
+            return self._get_iterator()
+        iterator = self._iterator
+        if iterator is None:
+            iterator = self._iterator = self._get_iterator()
+        else:
+            iterator._reset(self)
+        return iterator
+
+    def _get_iterator(self) -> Any:
+        """An iterator with workers of its own. As with torch, subclasses may override and call it."""
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
-            return super().__iter__()
+            return super()._get_iterator()
+        if self.num_workers > 0:
+            self.check_worker_number_rationality()
         self._warn_about_pinning()
         self._notice_fork()
-        resumed = self._resumed
-        persistent = self.persistent_workers and self.num_workers > 0
-        if persistent and self._epoch is not None:
-            # There is one set of workers: the epoch before gives them up.
-            last = self._epoch()
-            if last is not None:
-                last._leave()
-        epoch = Epoch(self, resumed)
-        self._resumed = None
-        self._epoch = weakref.ref(epoch)
-        self._progress = epoch._progress
+        if self.persistent_workers:
+            self._end_idle()
+            self._base_seed, self._round = None, 0
+        epoch = Epoch()
+        epoch._begin(self)
         return epoch
+
+    @property
+    def _iterator(self) -> Any:
+        """The iterator whose workers persist. Programs set it to None to get new ones."""
+        if not isinstance(self._kept, weakref.ref):
+            return self._kept
+        # An epoch holds its loader; held by it in turn, neither would go with its last name.
+        epoch = self._kept()
+        if epoch is None:
+            epoch = Epoch()
+            self._kept = weakref.ref(epoch)
+        return epoch
+
+    @_iterator.setter
+    def _iterator(self, iterator: Any) -> None:
+        self._kept = weakref.ref(iterator) if isinstance(iterator, Epoch) else iterator
+        if iterator is None:
+            self._end_idle()
+
+    def _end_idle(self) -> None:
+        """Ends the workers that wait for the next epoch or have begun with it."""
+        guess, self._guess = self._guess, None
+        idle, self._idle = self._idle, None
+        last = None if self._epoch is None else self._epoch()
+        if guess is not None and (last is None or last._executor is not guess[2]):
+            guess[1].close()
+            idle = guess[2]
+        if idle is not None:
+            idle.close()
 
     def _notice_fork(self) -> None:
         """In a forked child the workers, and whatever locks they hold, are the parent's."""
@@ -156,13 +196,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             warnings.warn(
                 "pin_memory_device is deprecated, the current accelerator will be used as the device, "
                 f"ignore pin_memory_device='{self.pin_memory_device}'.",
-                stacklevel=3,
+                stacklevel=4,
             )
         if not torch.accelerator.is_available():
             warnings.warn(
                 "'pin_memory' argument is set as true but no accelerator is found, then device pinned "
                 "memory won't be used.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _job(self) -> Job:
@@ -189,15 +229,25 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return self._core.start(choice, job, workers, prefetch, base_seed)
         idle, self._idle = self._idle, None
         if idle is not None and idle.owner == os.getpid():
-            if not self.persistent_workers:
-                # torch starts new workers, which see the data set as it is now.
-                idle.renew(job, base_seed)
-            return idle
+            if self._suits(idle):
+                if not self.persistent_workers:
+                    # torch starts new workers, which see the data set as it is now.
+                    idle.renew(job, base_seed)
+                return idle
+            idle.close()
         method, pin = self._start_method(), self._pin_function()
         executor = self._core.start(choice, job, workers, prefetch, base_seed, method=method, pin=pin)
+        self._started[executor] = self._start_settings()
         # Whatever happens to this object, its workers end with it.
         weakref.finalize(self, executor.close)
         return executor
+
+    def _start_settings(self) -> tuple[Any, ...]:
+        """What workers are started with; programs may change it between two epochs."""
+        return self.num_workers, self.prefetch_factor, self._start_method()
+
+    def _suits(self, executor: Executor) -> bool:
+        return self._started.get(executor) == self._start_settings()
 
     def _choose(self, job: Job, base_seed: int, first: Task | None) -> Choice:
         """Where the data set's code runs, if the program leaves it open."""
@@ -311,14 +361,17 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_idle", "_progress", "_epoch", "_guess", "_reporter", "_decisions", "dashboard_url"):
+        left = "_idle", "_progress", "_epoch", "_kept", "_guess", "_reporter", "_decisions", "dashboard_url"
+        for name in left:
             state[name] = None
+        del state["_started"]
         # Of the core, the choice of an executor is all that goes along.
         state["_core"] = self._core.choice
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._started = weakref.WeakKeyDictionary()
         self._make_core(state["_core"])
 
 

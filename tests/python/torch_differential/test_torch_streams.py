@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,8 +172,11 @@ def test_a_stream_longer_than_its_length_is_warned_about(way: str) -> None:
     for loader, settings in (("torch", forked(WORKERS[way])), ("feedline", WORKERS[way])):
         made = build(loader, WrongSize(8), batch_size=None, **settings)
         assert len(made) == 4
-        with pytest.warns(UserWarning, match="Length of IterableDataset"):
+        with pytest.warns(UserWarning, match="Length of IterableDataset") as caught:
             steps(iter(made))
+        hint = r"fetched\. For multiprocessing data-loading, this .*#torch\.utils\.data\.IterableDataset"
+        found = [bool(re.search(hint, str(one.message))) for one in caught if "Length" in str(one.message)]
+        assert found == [made.num_workers > 0] * len(found)
 
 
 @pytest.mark.parametrize("name", ["sized", "batches"])
