@@ -30,6 +30,7 @@ from feedline.workers.packing import pack, unpack
 from feedline.workers.seeds import apart, mixed
 from feedline.workers.server import Server
 from feedline.workers.slots import Slot, Slots
+from feedline.workers.stack import Stack, _node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -144,6 +145,33 @@ def test_a_slot_that_grows_keeps_what_was_written():
     early[:] = 4
     assert (slot.view(first, 10) == 4).all()
     assert slot.locate(int(early.ctypes.data), 10) == first
+
+
+def test_a_row_is_in_its_place_whenever_another_thread_asks_for_one():
+    """One thread finds the slot grown and mapped anew; another asks after each of its steps in turn."""
+    for step in range(60):
+        stack = Stack(4, Slot(), list, None, _native.Copier())
+        array = _node(stack, {"x": np.zeros(4), "y": np.zeros(1 << 18)}).fields[0]
+        seen = []
+        steps = iter(range(1000))
+
+        def look(frame, event, _argument, array=array, step=step, steps=steps, seen=seen):
+            if next(steps) == step:
+                seen.append(array.row(2) - array.stack.slot.address)
+            return look
+
+        def ask(array=array, seen=seen, look=look):
+            sys.settrace(look)
+            try:
+                place = array.row(2)
+            finally:
+                sys.settrace(None)
+            seen.append(place - array.stack.slot.address)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        assert set(seen) == {array.offset + 2 * 32}
 
 
 def test_a_lent_slot_comes_back_with_its_last_array():
@@ -335,6 +363,11 @@ class SeedingTorch(Sleeping):
         return sample
 
 
+class ReadingSeed(Sleeping):
+    def __getitem__(self, index):
+        return torch.initial_seed() % 1000
+
+
 class Dropping(Sleeping):
     def __getitem__(self, index):
         return torch.nn.functional.dropout(torch.ones(8))
@@ -407,6 +440,7 @@ def test_code_that_computes_holds_the_lock_longer_than_code_that_waits():
         (DrawingNumpy(), "processes", "draw from NumPy's global generator"),
         (DrawingTorch(), "threads", "hardly wait for each other"),
         (SeedingTorch(), "processes", "seed torch's global generator themselves"),
+        (ReadingSeed(), "processes", "ask for get_worker_info or torch.initial_seed"),
         (Dropping(), "processes", "draw from torch's global generator"),
         (Counting(), "processes", "changes itself (count)"),
         (WithFile(), "processes", "holds a _io.BytesIO (file)"),

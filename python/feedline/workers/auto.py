@@ -90,7 +90,10 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
     begun = time.perf_counter()
     try:
         # As in a worker thread; what still comes from the program's generators cannot be repeated there.
-        with contextlib.nullcontext() if task.seed is None else OwnGenerator() as generator:
+        with (
+            contextlib.nullcontext() if task.seed is None else OwnGenerator() as generator,
+            stand_in.seed_watched(),
+        ):
             count = _make_some(job, stand_in, task, samples, generator)
         own = generator is not None and generator.drawn
         if own and not _is_repeated(stand_in, task, samples):
@@ -113,7 +116,10 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
             f"samples draw from {drew} global generator, which threads would share in no fixed order",
         )
     if stand_in.asked:
-        return Choice("processes", "samples ask for get_worker_info, which threads cannot tell apart")
+        return Choice(
+            "processes",
+            "samples ask for get_worker_info or torch.initial_seed, which threads cannot tell apart",
+        )
     # What is opened with the first sample is there only now.
     held = _not_for_threads(stand_in.copy)
     if held is not None:

@@ -112,6 +112,10 @@ def _reduce_tensor(tensor: Any, torch: Any, storages: dict[Any, Any] | None = No
                 "detach it or do not track gradients in a data set"
             )
         return _with_gradient, (tensor.detach(),)
+    if tensor.is_nested:
+        # One buffer, and for each tensor in it a shape, strides and a place.
+        sizes, strides = tensor._nested_tensor_size(), tensor._nested_tensor_strides()
+        return _nested, (tensor.values(), sizes, strides, tensor._nested_tensor_storage_offsets())
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     if tensor.numel() == 0:
@@ -155,6 +159,10 @@ def _empty(shape: Sequence[int], dtype: Any) -> Any:
     import torch
 
     return torch.empty(shape, dtype=dtype)
+
+
+def _nested(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> Any:
+    return sys.modules["torch"]._nested_view_from_buffer(buffer, sizes, strides, offsets)
 
 
 def _with_gradient(tensor: Any) -> Any:

@@ -35,15 +35,11 @@ class _Array:
         self.stack, self.shape = stack, shape
         self.row_bytes = math.prod(shape) * size
         self.offset = stack.slot.reserve(self.row_bytes * stack.rows)
-        self.address = stack.slot.address + self.offset
-        self.mapped = stack.slot.address
 
     def row(self, row: int) -> int:
-        if self.mapped != self.stack.slot.address:
-            # The slot grew meanwhile and is mapped anew; both show the same memory.
-            self.mapped = self.stack.slot.address
-            self.address = self.mapped + self.offset
-        return self.address + row * self.row_bytes
+        # Looked up each time: the slot may have grown meanwhile and be mapped anew, and other threads
+        # write other rows at this moment.
+        return self.stack.slot.address + self.offset + row * self.row_bytes
 
     def copy(self, row: int, address: int, owner: Any) -> None:
         stack = self.stack

@@ -7,6 +7,8 @@ which may have to be sent to a worker again and could not be; and `get_worker_in
 from __future__ import annotations
 
 import dataclasses
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from feedline.workers import torch_side
@@ -17,7 +19,8 @@ _DEEP = 4
 
 
 class StandIn:
-    """A data set's copy as a worker would have it. `asked` says whether it looked who the worker is."""
+    """A data set's copy as a worker would have it. `asked` says whether it looked who the worker is or
+    what it was seeded with."""
 
     def __init__(self, job: Job, base_seed: int) -> None:
         self.copy = shallow_copy(job.dataset)
@@ -30,6 +33,10 @@ class StandIn:
 
     def _ask(self) -> None:
         self.asked = True
+
+    def seed_watched(self) -> AbstractContextManager[None]:
+        """Meanwhile, whoever reads torch.initial_seed() has `asked` too."""
+        return torch_side.seed_watched(self._ask) if "torch" in sys.modules else nullcontext()
 
     def __getitem__(self, index: Any) -> Any:
         with torch_side.info_is(self._info):

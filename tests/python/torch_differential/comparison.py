@@ -147,6 +147,10 @@ def _assert_same_attributes(ours: Any, theirs: Any, where: str) -> None:
 
 
 def _assert_same_tensor(ours: torch.Tensor, theirs: torch.Tensor, where: str) -> None:
+    assert ours.is_nested == theirs.is_nested and ours.layout == theirs.layout, where
+    if theirs.is_nested:
+        assert_same(list(ours.unbind()), list(theirs.unbind()), where)
+        return
     for name in ("dtype", "shape", "layout", "device", "requires_grad", "is_leaf", "is_quantized"):
         mine, other = getattr(ours, name), getattr(theirs, name)
         assert mine == other, f"{where}: {name} {mine} instead of {other}"
@@ -183,7 +187,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 def resolved(value: Any) -> Any:
     """Tensors in plain memory, lists of them too: to compare what is in them, not how it lies there."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not value.is_nested:
         return value.resolve_conj().resolve_neg().contiguous()
     return [resolved(item) for item in value] if isinstance(value, list) else value
 

@@ -23,7 +23,7 @@ from comparison import (
     seed_all,
     steps,
 )
-from map_sets import Counting, Draws, Large, Squares, WhoAmI, note_worker, seed_worker
+from map_sets import Counting, Draws, Large, Seeds, Squares, WhoAmI, note_worker, seed_worker
 from torch.utils.data import ConcatDataset
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
@@ -185,6 +185,21 @@ def test_draws_do_not_depend_on_the_workers_with_random_batch(way: dict[str, Any
     ours = epochs("feedline", Draws(), 2, batch_size=3, shuffle=True, **way)
     if way.get("in_order") is False:
         ours, expected = ([sorted(map(str, numbers(epoch))) for epoch in run] for run in (ours, expected))
+    assert_same(ours, expected)
+
+
+@pytest.mark.parametrize("way", WAYS[1:], ids=as_name)
+def test_the_seed_of_a_sample_fits_into_a_tensor_and_does_not_depend_on_the_workers(
+    way: dict[str, Any],
+) -> None:
+    """torch's is the worker's; ours the sample's."""
+    [theirs] = epochs("torch", Seeds(40), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    [expected] = epochs("feedline", Seeds(40), batch_size=4, **WAYS[0])
+    [ours] = epochs("feedline", Seeds(40), batch_size=4, **way)
+    assert [batch["seed"].dtype for batch in ours] == [batch["seed"].dtype for batch in theirs]
+    assert all(seed >= 0 for batch in ours for seed in batch["seed"].tolist())
+    if way.get("in_order") is False:
+        ours, expected = (sorted(map(str, numbers(epoch))) for epoch in (ours, expected))
     assert_same(ours, expected)
 
 
