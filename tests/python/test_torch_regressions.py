@@ -273,20 +273,37 @@ os._exit(0)
     assert ran.stdout == "7\n", ran.stderr
 
 
-def test_threads_that_run_out_of_files_say_so():
-    code = """
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_workers_that_run_out_of_files_say_so_and_what_to_do(executor):
+    code = f"""
 import resource, torch
 from feedline.torch import DataLoader
-list(DataLoader(list(range(4)), 2, num_workers=1, executor="threads"))
+list(DataLoader(list(range(4)), 2, num_workers=1, executor="{executor}"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+loader = DataLoader([torch.full((10,), i) for i in range(100)], 2, num_workers=1, executor="{executor}")
+iterator, kept = iter(loader), []
 try:
-    list(DataLoader([torch.full((10,), i) for i in range(100)], 2, num_workers=1, executor="threads"))
+    kept.extend(iterator)
 except OSError as error:
-    print(error.errno)
+    print(error.errno, isinstance(error, RuntimeError), "ulimit -n" in str(error))
+assert [batch[0, 0].item() for batch in kept] == list(range(0, 2 * len(kept), 2))
 """
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 40
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert ran.stdout == "24\n", ran.stderr
+    assert ran.stdout == "24 True True\n", ran.stderr
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_batches_that_are_kept_cost_few_files(executor):
+    """torch's cost one each."""
+    loader = DataLoader([torch.full((10,), n) for n in range(400)], 2, num_workers=1, executor=executor)
+    for _ in range(2):
+        before = len(os.listdir("/proc/self/fd"))
+        kept = list(loader)
+        assert len(os.listdir("/proc/self/fd")) < before + 100
+        assert [batch[:, 3].tolist() for batch in kept] == [[n, n + 1] for n in range(0, 400, 2)]
+        del kept
+    loader.close()
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,12 @@ class Processes:
                 if task.worker is None:
                     break
                 continue
-            self._give(process, sequence, task)
+            try:
+                self._give(process, sequence, task)
+            except OSError as error:
+                # The task is nobody's now: whoever asks again must not get the next batch instead.
+                self.broken = error
+                raise
         self._queue.extendleft(reversed(waiting))
 
     def _choose(self, task: Task) -> _Process | None:

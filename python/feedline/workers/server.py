@@ -22,6 +22,7 @@ from typing import Any
 
 from feedline.workers.channel import Channel, Closed
 from feedline.workers.child import start
+from feedline.workers.descriptors import advice
 
 
 def launch(code: str, end: socket.socket) -> subprocess.Popen[bytes]:
@@ -36,12 +37,13 @@ def launch(code: str, end: socket.socket) -> subprocess.Popen[bytes]:
     # A Ctrl-C in the terminal is the program's to answer, also while the interpreter starts.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        return subprocess.Popen(
-            [sys.executable, *flags, "-c", program],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            pass_fds=(end.fileno(),),
-        )
+        with advice():
+            return subprocess.Popen(
+                [sys.executable, *flags, "-c", program],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=(end.fileno(),),
+            )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

@@ -8,7 +8,6 @@ program with its batch, and is used again when the last array of that batch has 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import warnings
 from collections.abc import Callable
@@ -17,10 +16,15 @@ from typing import Any, Protocol
 import numpy
 import numpy.typing
 
+from feedline.workers.descriptors import Mapping, advice
+
 Bytes = numpy.typing.NDArray[numpy.uint8]
 
 # What one array's beginning is a multiple of: a cache line, and enough for every vector register.
 _ALIGNMENT = 64
+# Batches that the program may keep at the cost of a file descriptor each, to be used again; those beyond
+# are freed when the program drops them. By default a program has 1,024.
+_MOST_LENT = 64
 # What a slot grows by: pages that nobody touches take no memory.
 _STEP = 1 << 20
 
@@ -33,7 +37,10 @@ class Slot:
     """Shared memory that grows as a batch is written to it."""
 
     def __init__(self, fd: int | None = None) -> None:
-        self.fd = os.memfd_create("feedline-batch", os.MFD_CLOEXEC) if fd is None else fd
+        if fd is None:
+            with advice():
+                fd = os.memfd_create("feedline-batch", os.MFD_CLOEXEC)
+        self.fd = fd
         self.used = 0
         self._memory: Bytes = numpy.empty(0, numpy.uint8)
         # Where the slot lies, in all mappings of it that a batch's arrays may still point into.
@@ -58,7 +65,7 @@ class Slot:
         if whole < size:
             whole = _rounded(size, _STEP)
             os.ftruncate(self.fd, whole)
-        self._memory = numpy.frombuffer(mmap.mmap(self.fd, whole), numpy.uint8)
+        self._memory = numpy.asarray(Mapping(self.fd, whole))
         self._addresses.append((self.address, whole, self._memory))
 
     def begin(self) -> None:
@@ -95,6 +102,12 @@ class Slot:
             offset = self.reserve(size)
             self.view(offset, size)[:] = data
         return offset
+
+    def seal(self) -> None:
+        """Closes the file. What is mapped can be read and written as before, but nobody else can map it."""
+        fd, self.fd = self.fd, -1
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
     def close(self) -> None:
         """Gives the memory up; what is mapped stays until its arrays die."""
@@ -174,6 +187,8 @@ class Slots:
         self._free: list[Slot] = []
         # Given up, but perhaps still read by a device.
         self._leaving: list[Slot] = []
+        # Those that the program has and that can be used again; a set, as they come back in any thread.
+        self._lent: set[int] = set()
         self._closed = self._resting = False
         self.made = 0
         self.process = os.getpid()
@@ -197,6 +212,10 @@ class Slots:
     def lend(self, slot: Slot, size: int) -> Bytes:
         """The slot's bytes for the program."""
         lease = Lease(slot, size, self.give_back)
+        if len(self._lent) < _MOST_LENT:
+            self._lent.add(id(slot))
+        else:
+            slot.seal()
         if self._pin is not None and size:
             locked = self._locked.get(id(slot))
             if locked is None or locked.range != (slot.address, slot.size):
@@ -214,7 +233,9 @@ class Slots:
 
     def give_back(self, slot: Slot) -> None:
         """Takes a slot back; called from wherever a batch's last array died."""
-        if self._closed or self._resting or os.getpid() != self.process or len(self._free) >= self._keep:
+        self._lent.discard(id(slot))
+        useless = slot.fd < 0 or len(self._free) >= self._keep
+        if useless or self._closed or self._resting or os.getpid() != self.process:
             self._dismiss(slot)
         else:
             self._free.append(slot)
