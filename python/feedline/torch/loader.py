@@ -19,6 +19,7 @@ from feedline.code.core import EXECUTORS, LoaderCore
 from feedline.observe.live import open_dashboard
 from feedline.observe.report import Reporter
 from feedline.observe.tuning import Decisions, freeze_code
+from feedline.torch.accelerate import AskedByPrepare
 from feedline.torch.epoch import VERSION, Epoch, Progress, kind_of
 from feedline.torch.order import Guess
 from feedline.workers import Choice, Executor, Feed, Job, Task, choose, is_stateful
@@ -53,6 +54,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     dashboard: as of `feedline.Loader`.
     """
 
+    _is_accelerate_prepared = AskedByPrepare()
     # Read when torch's own __init__ sets `_iterator`.
     _kept: Any = None
     _idle: Executor | None = None
