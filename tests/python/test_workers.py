@@ -363,6 +363,10 @@ class SeedingTorch(Sleeping):
         return sample
 
 
+class Undecided(Sleeping):
+    share = 0.53
+
+
 class ReadingSeed(Sleeping):
     def __getitem__(self, index):
         return torch.initial_seed() % 1000
@@ -436,6 +440,7 @@ def test_code_that_computes_holds_the_lock_longer_than_code_that_waits():
     [
         (Sleeping(), "threads", "holds the interpreter's lock for"),
         (Computing(), "processes", "would wait for each other"),
+        (Undecided(), "processes", "leaves open whether threads or processes make more"),
         (Drawing(), "processes", "draw from random's global generator"),
         (DrawingNumpy(), "processes", "draw from NumPy's global generator"),
         (DrawingTorch(), "threads", "hardly wait for each other"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Sized
@@ -12,6 +13,8 @@ from feedline.observe.live import Live
 from feedline.observe.tuning import CodeTuning
 from feedline.workers import (
     Choice,
+    Comparison,
+    Contest,
     Executor,
     Feed,
     Inline,
@@ -84,7 +87,7 @@ class LoaderCore:
         if choice.name == "inline":
             return Inline(job)
         made: Executor | None = None
-        if choice.name == "processes":
+        if choice.name == "processes" or choice.compare:
             try:
                 made = Processes(job, workers, prefetch, seed, method, pin)
             except WorkerError as error:
@@ -95,8 +98,19 @@ class LoaderCore:
             made = Reader(job, prefetch)
         elif made is None:
             made = Threads(job, workers, prefetch, seed, pin)
+        elif choice.compare and isinstance(made, Processes):
+            threads = Threads(Contest.job_of_threads(job), workers, prefetch, seed, pin)
+            made = Contest(threads, made, lambda comparison: self._compared(choice, comparison))
         self._executor = made
         return made
+
+    def _compared(self, choice: Choice, comparison: Comparison) -> None:
+        """Notes who goes on, and by what figures."""
+        reason = f"{choice.reason}; measured: {comparison}" if comparison.rates else choice.reason
+        now = dataclasses.replace(
+            choice, name=comparison.better, reason=reason, compare=not comparison.settled
+        )
+        self.choice = now.log() if comparison.settled else now
 
     def helps(self, executor: Executor) -> bool:
         """Whether the caller's thread may make batches while the workers start."""
@@ -128,6 +142,8 @@ class LoaderCore:
         """The program gets a batch of an executor whose workers may be adjusted, unless it is None."""
         self.counters.handed(number, rows, asked, begins=begins, result=result)
         self._live.handed(self)
+        # What is still compared is not adjusted beside that.
+        adjusted = adjusted.winner if isinstance(adjusted, Contest) else adjusted
         self.tuning.handed(adjusted, self.counters)
 
     def left(self) -> None:

@@ -17,6 +17,7 @@ that knows torch.
 """
 
 from feedline.workers.auto import Choice, choose
+from feedline.workers.contest import Comparison, Contest
 from feedline.workers.executor import Begin, Executor, Result
 from feedline.workers.failure import WorkerError
 from feedline.workers.feed import Feed
@@ -31,6 +32,8 @@ from feedline.workers.threads import Threads
 __all__ = [
     "Begin",
     "Choice",
+    "Comparison",
+    "Contest",
     "Ended",
     "Executor",
     "Feed",

@@ -33,6 +33,9 @@ _SAMPLES, _SECONDS, _FEW = 32, 0.04, 4
 # Threads share one lock. Two that need it for 16 % each (Pillow, torchvision) made 0.94x of what torch's
 # processes make, and two processes of ours 1.05x: so together they must not need more than this.
 _LOCK_SHARE = 0.25
+# Between these shares of one sample both are measured: xarray over Dask over Zarr holds the lock for 53 % of
+# the time, and two threads made 221 samples/s of it, two processes 172.
+_CONTESTED = 0.3, 0.7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Choice:
     reason: str
     fallback: Literal["threads"] | None = None
     """An executor that makes the same batches, where this one was chosen for its speed alone."""
+    compare: bool = False
+    """Whether threads and processes are both measured (`contest.py`)."""
     helps: bool = False
     """Whether the program's own thread may run samples while the workers start. Not where processes
     were asked for: what a sample does to its process must not be done to the program."""
@@ -133,6 +138,9 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
     text = f"a sample takes {cost:.2f} ms and holds the interpreter's lock for {share:.0%} of it"
     if share * workers <= _LOCK_SHARE:
         return Choice("threads", f"{text}, so {workers} threads hardly wait for each other")
+    if _CONTESTED[0] <= share <= _CONTESTED[1]:
+        reason = f"{text}, which leaves open whether threads or processes make more"
+        return Choice("processes", reason, fallback="threads", compare=True)
     reason = f"{text}, so {workers} threads would wait for each other"
     return Choice("processes", reason, fallback="threads")
 

@@ -50,14 +50,19 @@ class Begin:
 class Executor(Protocol):
     """Runs tasks. Sequence numbers are the executor's own and never come twice."""
 
-    name: str
     workers: int
     owner: int
     """The process that made it; workers do not follow a fork."""
     broken: BaseException | None
     """Why it can do nothing any more."""
-    capacity: int
-    """Tasks that may be under way at once."""
+
+    @property
+    def name(self) -> str:
+        """How it runs them: "processes", "threads" or "inline"."""
+
+    @property
+    def capacity(self) -> int:
+        """Tasks that may be under way at once."""
 
     @property
     def ready(self) -> int:
