@@ -466,6 +466,50 @@ def test_auto_says_what_it_picks_and_why(dataset, name, reason, lock_share):
     assert before[:2] == after[:2] and before[2].equal(after[2])
 
 
+class Watched(Sleeping):
+    """Ends its first sample when the program waits for it."""
+
+    def __init__(self, draw, loaders):
+        self.draw, self.loaders = draw, loaders
+
+    def __getitem__(self, index):
+        until(lambda: self.loaders and self.loaders[0]._core._executor._asleep, "the program's wait")
+        self.draw(index)
+        return index
+
+
+@pytest.mark.parametrize(
+    ("draw", "whose"),
+    [
+        (lambda index: random.random(), "random's"),
+        (random.seed, "random's"),
+        (lambda index: np.random.rand(), "NumPy's"),  # noqa: NPY002
+        (torch.manual_seed, "torch's"),
+        (torch.rand, None),
+        (np.random.default_rng, None),
+    ],
+)
+def test_threads_that_draw_from_global_generators_warn_once(draw, whose):
+    loaders = []
+    state = torch.get_rng_state()
+    loaders.append(DataLoader(Watched(draw, loaders), batch_size=2, num_workers=1, executor="threads"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            iterator = iter(loaders[0])
+            assert next(iterator).tolist() == [0, 1]
+            # What the program draws itself is its own affair.
+            random.random()
+            torch.rand(1)
+            next(iterator)
+            del iterator
+    said = [str(one.message) for one in caught if "global generator" in str(one.message)]
+    assert len(said) == (whose is not None), said
+    assert not said or (f"draw from {whose}" in said[0] and 'executor="processes"' in said[0])
+    loaders[0].close()
+    torch.set_rng_state(state)
+
+
 def test_the_trial_of_auto_is_the_beginning_of_the_first_batch(lock_share):
     lock_share(Sleeping.share)
     calls = collections.Counter()
