@@ -309,14 +309,19 @@ def test_batches_that_are_kept_cost_few_files(executor):
 @pytest.mark.parametrize(
     "damage",
     [
-        {"sampler": {}},
-        {"sampler": {"torch": 5}},
+        {"generators": []},
+        {"generators": 5},
+        {"generators": ["?"]},
+        {"generators": ["eJwDAAAAAAE="]},
+        {"draws": None},
+        {"draws": "eJwDAAAAAAE="},
+        {"own": 1},
         {"workers": [1]},
         {"workers": [{"state": None}]},
         {"yielded": -1},
         {"yielded": "x"},
         {"kind": "iterable"},
-        {"feedline": 2},
+        {"feedline": 3},
     ],
 )
 def test_damaged_states_are_refused(damage):

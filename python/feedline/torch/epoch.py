@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import warnings
@@ -10,12 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory
 
 from feedline.code.core import helper
 from feedline.deliver.batch import rows_of
-from feedline.torch.order import Guess, SamplerOrder, draw_base_seed, generators, is_known, load_sampler
+from feedline.torch.draws import from_text
+from feedline.torch.order import Guess, SamplerOrder, draw_base_seed, is_known, resume_between
+from feedline.torch.state import Progress, kind_of
 from feedline.workers import (
     Begin,
     Executor,
@@ -32,68 +34,12 @@ if TYPE_CHECKING:
     from feedline.torch.loader import DataLoader
 
 
-VERSION = 1
-"""Of a state's form. A change that makes an older state mean something else raises it."""
-
 # Programs filter warnings by torch's words.
 _REPLICAS = (
     "For multiprocessing data-loading, this happens where each worker reads all of the data set: let its "
     "__iter__ read the part that torch.utils.data.get_worker_info() names, see "
     "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset"
 )
-
-
-def kind_of(dataset: Any) -> str:
-    """Whether a data set is asked for samples or iterated over."""
-    return "iterable" if isinstance(dataset, IterableDataset) else "map"
-
-
-class Progress:
-    """How far an epoch has come. The loader keeps it when the epoch's iterator is gone."""
-
-    def __init__(self, kind: str, base_seed: int, number: int, order: SamplerOrder) -> None:
-        self.kind, self.base_seed, self.round, self.order = kind, base_seed, number, order
-        self.yielded = 0
-        self.finished = False
-        # With in_order=False: batches that were handed over before an earlier one.
-        self.ahead: set[int] = set()
-        self.own: Any = None
-        self.handed = 0
-        self.notes: dict[int, Any] = {}
-        # For data sets that keep a state in each worker, or are divided among them.
-        self.workers: list[dict[str, Any]] | None = None
-        self.since_snapshot = 0
-        self.turn = 0
-
-    def count(self, number: int, note: Any = None) -> None:
-        """Notes that a batch is done with; `note` is its sampler's state after it was drawn."""
-        self.ahead.add(number)
-        self.notes[number] = note
-        while self.yielded in self.ahead:
-            self.ahead.remove(self.yielded)
-            own = self.notes.pop(self.yielded, None)
-            self.own = self.own if own is None else own
-            self.yielded += 1
-
-    def state(self) -> dict[str, Any]:
-        sampler = dict(self.order._snapshot() if self.finished else self.order.state())
-        if self.own is not None:
-            sampler["own"] = self.own
-        state: dict[str, Any] = {
-            "feedline": VERSION,
-            "kind": self.kind,
-            "yielded": self.yielded,
-            "ahead": sorted(self.ahead),
-            "finished": self.finished,
-            "base_seed": self.base_seed,
-            "round": self.round,
-            "sampler": sampler,
-            "workers": None,
-        }
-        if self.workers is not None:
-            state["workers"] = [dict(worker) for worker in self.workers]
-            state["turn"] = self.turn
-        return state
 
 
 class Epoch(Iterator[Any]):
@@ -130,16 +76,38 @@ class Epoch(Iterator[Any]):
         # Each worker has its own part of the data or its own state: the tasks go round.
         self._own = self._kind == "iterable" or is_stateful(loader.dataset)
         self._len_called = loader._IterableDataset_len_called
-        finished = resumed is not None and bool(resumed.get("finished"))
-        if finished:
-            # The epoch was over: what matters is where the generators stood.
-            assert resumed is not None
-            for one, state in zip(generators(loader)[1:], resumed["sampler"]["torch"][1:], strict=False):
-                one.set_state(state)
-            if loader.persistent_workers and loader.num_workers > 0:
-                loader._base_seed, loader._round = resumed["base_seed"], resumed["round"] + 1
-            load_sampler(loader, resumed["sampler"].get("own"))
-            resumed = None
+        within, draws = resumed, loader._draws
+        if resumed is not None:
+            draws.resume(from_text(resumed["draws"]))
+            if resumed["finished"] or not resumed["begun"]:
+                self._go_on(loader, resumed)
+                within = None
+        # What is left of an epoch was drawn before.
+        with draws.drawing() if within is None else contextlib.nullcontext():
+            order, base_seed, number, guess = self._draw(loader, within)
+        progress = self._progress = Progress(self._kind, base_seed, number, order, lambda: draws.text)
+        if within is not None:
+            progress.resume(within)
+        elif order.is_stateful:
+            progress.own = order.sampler_state()
+        if guess is not None:
+            self._feed, self._executor = guess[1], guess[2]
+            loader._core.feed = self._feed
+            return
+        self._open(loader, resumed)
+
+    @staticmethod
+    def _go_on(loader: DataLoader[Any], resumed: dict[str, Any]) -> None:
+        """The state was taken between two epochs: the next one begins."""
+        resume_between(loader, resumed)
+        if loader.persistent_workers and loader.num_workers > 0 and resumed["begun"]:
+            loader._base_seed, loader._round = resumed["base_seed"], resumed["round"] + 1
+
+    @staticmethod
+    def _draw(
+        loader: DataLoader[Any], resumed: dict[str, Any] | None
+    ) -> tuple[SamplerOrder, int, int, tuple[Guess, Feed, Executor] | None]:
+        """The epoch's order, its base seed and number, and what of it was made ahead."""
         guess, loader._guess = loader._guess, None
         persistent = loader.persistent_workers and loader.num_workers > 0
         if guess is not None and (resumed is not None or not loader._suits(guess[2]) or not guess[0].holds()):
@@ -148,29 +116,19 @@ class Epoch(Iterator[Any]):
             loader._guesses = resumed is not None
             loader._give_executor(guess[2])
             guess = None
-        if guess is not None:
-            order = guess[0].order
-        else:
-            order = SamplerOrder(loader, None if resumed is None else resumed["sampler"], _first(resumed))
-            if resumed is None:
-                order.begin()
+        order = SamplerOrder(loader) if guess is None else guess[0].order
         if resumed is not None:
+            order.resume(resumed, resumed["yielded"])
             base_seed, number = resumed["base_seed"], resumed["round"]
-        elif persistent and loader._base_seed is not None:
-            base_seed, number = loader._base_seed, loader._round
         else:
-            base_seed, number = draw_base_seed(loader), loader._round
+            if guess is None:
+                order.begin()
+            if persistent and loader._base_seed is not None:
+                base_seed, number = loader._base_seed, loader._round
+            else:
+                base_seed, number = draw_base_seed(loader), loader._round
         loader._base_seed, loader._round = base_seed, number + (1 if persistent else 0)
-        self._progress = Progress(self._kind, base_seed, number, order)
-        if resumed is not None:
-            self._progress.yielded = resumed["yielded"]
-            self._progress.ahead = set(resumed.get("ahead", ()))
-            self._progress.own = resumed["sampler"].get("own")
-        if guess is not None:
-            self._feed, self._executor = guess[1], guess[2]
-            loader._core.feed = self._feed
-            return
-        self._open(loader, resumed)
+        return order, base_seed, number, guess
 
     def _open(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
         job, progress = loader._job(), self._progress
@@ -187,17 +145,11 @@ class Epoch(Iterator[Any]):
         begin, turn, active = Begin(rows=loader.batch_size or 1), 0, None
         workers = max(1, loader.num_workers)
         if own:
-            progress.workers = [
-                {"state": None, "batches": 0, "all": 0, "ended": False} for _ in range(workers)
-            ]
-            if resumed is not None and resumed.get("workers") is not None:
-                progress.workers = [dict(worker) for worker in resumed["workers"]]
-                begin.states = [worker["state"] for worker in progress.workers]
-                begin.skips = [worker["batches"] for worker in progress.workers]
-                turn = progress.turn = int(resumed.get("turn", 0))
-                active = [not worker["ended"] for worker in progress.workers]
-                if self._kind == "iterable":
-                    self._announce_skips(begin)
+            active = self._begin_rows(loader, begin, resumed)
+            turn = progress.turn
+            begin.ended, begin.reports = executor.name == "inline" and loader._exhausted, True
+            progress.begins = executor.begins
+            loader._exhausted = False
         else:
             turn = progress.yielded % workers
         executor.begin(begin)
@@ -215,6 +167,32 @@ class Epoch(Iterator[Any]):
         loader._core.feed = self._feed
         if loader.num_workers > 0:
             self._feed.fill()
+
+    def _begin_rows(
+        self, loader: DataLoader[Any], begin: Begin, resumed: dict[str, Any] | None
+    ) -> list[bool] | None:
+        """Gives each worker its part or its state, and returns which of them have more to give."""
+        progress = self._progress
+        progress.workers = [
+            {"state": None, "batches": 0, "all": 0, "ended": False} for _ in range(max(1, loader.num_workers))
+        ]
+        if resumed is None or resumed["workers"] is None:
+            return None
+        stay = loader.num_workers == 0 or loader.persistent_workers
+        if resumed["finished"] and not stay:
+            # The next epoch's workers are new ones, with the program's data set.
+            return None
+        progress.workers = [dict(row) for row in resumed["workers"]]
+        if resumed["finished"]:
+            for row in progress.workers:
+                row["ended"] = False
+        elif resumed["begun"]:
+            progress.turn = int(resumed["turn"])
+        begin.states = [row["state"] for row in progress.workers]
+        begin.skips = [row["batches"] for row in progress.workers]
+        if self._kind == "iterable":
+            self._announce_skips(begin)
+        return [not row["ended"] for row in progress.workers]
 
     def _announce_skips(self, begin: Begin) -> None:
         assert begin.states is not None and begin.skips is not None
@@ -252,7 +230,7 @@ class Epoch(Iterator[Any]):
                         index,
                         seed=mixed(progress.base_seed, progress.round, number) if seeded else None,
                         # Passing over batches brings an iterable to its place, but no other state.
-                        snapshot=(every is not None and (number + 1) % every == 0) if iterable else stateful,
+                        snapshot=bool(every and (number + 1) % every == 0) if iterable else stateful,
                         note=order.sampler_state() if order.is_stateful else None,
                     )
                 number += 1
@@ -345,8 +323,9 @@ class Epoch(Iterator[Any]):
             return
         if not loader._guesses or self._own or not is_known(loader):
             return
-        guess = Guess(loader, executor.capacity)
-        progress = Progress("map", self._progress.base_seed, loader._round, guess.order)
+        with loader._draws.drawing():
+            guess = Guess(loader, executor.capacity)
+        progress = Progress("map", self._progress.base_seed, loader._round, guess.order, str)
         tasks = self._tasks(loader, _Ready(guess.order, guess.indices), progress)
         feed = _EpochFeed(
             executor,
@@ -367,6 +346,7 @@ class Epoch(Iterator[Any]):
         loader, self._loader = self._loader, None
         if loader is None:
             return
+        loader._exhausted = True
         executor, self._executor = self._executor, None
         if loader._guess is not None:
             loader._guess[1].fill()
@@ -427,7 +407,10 @@ class _EpochFeed(Feed):
 
     def ended(self, task: Task, result: Result) -> None:
         if self.progress is not None and self.progress.workers is not None:
-            self.progress.workers[task.worker or 0]["ended"] = True
+            row = self.progress.workers[task.worker or 0]
+            row["ended"] = True
+            if result.state is not None:
+                row.update(state=result.state, batches=0)
             self.progress.count(task.number)
 
     def assigned(self, task: Task) -> None:
@@ -459,7 +442,3 @@ class _Ready(SamplerOrder):
 def _chain(first: Task, rest: Iterator[Task]) -> Iterator[Task]:
     yield first
     yield from rest
-
-
-def _first(resumed: dict[str, Any] | None) -> int:
-    return 0 if resumed is None else int(resumed["yielded"])

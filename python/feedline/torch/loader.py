@@ -20,8 +20,10 @@ from feedline.observe.live import open_dashboard
 from feedline.observe.report import Reporter
 from feedline.observe.tuning import Decisions, freeze_code
 from feedline.torch.accelerate import AskedByPrepare
-from feedline.torch.epoch import VERSION, Epoch, Progress, kind_of
+from feedline.torch.draws import PinnedDraws
+from feedline.torch.epoch import Epoch
 from feedline.torch.order import Guess
+from feedline.torch.state import Progress, check, fresh, kind_of
 from feedline.workers import Choice, Executor, Feed, Job, Task, choose, is_stateful
 from feedline.workers.slots import Pin
 from feedline.workers.torch_side import added_functions
@@ -90,8 +92,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             raise ValueError(f"executor = {executor!r}: is not one of {', '.join(EXECUTORS)}")
         if random not in ("batch", "worker"):
             raise ValueError(f"random = {random!r}: is neither 'batch' nor 'worker'")
-        if snapshot_every_n_steps is not None and snapshot_every_n_steps < 1:
-            raise ValueError("snapshot_every_n_steps must be at least 1")
+        if snapshot_every_n_steps is not None and snapshot_every_n_steps < 0:
+            raise ValueError("snapshot_every_n_steps must not be negative; 0 and None take no snapshots")
         self._adjusts = num_workers == "auto"
         if num_workers == "auto":
             num_workers = _auto_workers(dataset, random)
@@ -128,6 +130,12 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         self._resumed: dict[str, Any] | None = None
         self._base_seed: int | None = None
         self._round = 0
+        self._draws = PinnedDraws()
+        # Whether the data set's iterator was at its end when the last epoch was over.
+        self._exhausted = False
+        # Whether workers that stay must get the program's data set again.
+        self._renews = False
+        self._warned_of_order = False
         self._guesses = True
         self.dashboard_url = open_dashboard(dashboard)
         self._make_core()
@@ -230,9 +238,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if choice.name == "inline":
             return self._core.start(choice, job, workers, prefetch, base_seed)
         idle, self._idle = self._idle, None
+        renews, self._renews = self._renews, False
         if idle is not None and idle.owner == os.getpid():
             if self._suits(idle):
-                if not self.persistent_workers:
+                if not self.persistent_workers or renews:
                     # torch starts new workers, which see the data set as it is now.
                     idle.renew(job, base_seed)
                 return idle
@@ -289,12 +298,22 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         return "forkserver" if context is None else str(context.get_start_method())
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration stands, after the last batch that was handed over."""
+        """Where the iteration stands, after the last batch that was handed over.
+
+        It pins what later epochs are drawn from: with `shuffle=True` and without a generator they are
+        torch's own as long as nobody but the loader draws from torch's default generator, and are the
+        same after a resume in any case. Seeding torch anew undoes that.
+        """
+        if not self.in_order and self.num_workers > 0 and not self._warned_of_order:
+            self._warned_of_order = True
+            warnings.warn(
+                "with in_order=False a loader that resumes gives each remaining sample once, but in "
+                "which order is a matter of chance, as it was before",
+                stacklevel=2,
+            )
         if self._resumed is not None:
             return dict(self._resumed)
-        if self._progress is None:
-            return {"feedline": VERSION, "kind": kind_of(self.dataset), "begun": False}
-        return self._progress.state()
+        return (self._progress or fresh(self)).state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken; the next iteration begins there."""
@@ -303,18 +322,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if not state_dict:
             # As StatefulDataLoader: an empty state is no state.
             return
-        if "_snapshot" in state_dict or "_num_yielded" in state_dict:
-            raise StateError(
-                "cannot resume: this state was taken from torchdata's StatefulDataLoader; finish that epoch "
-                "with it, or begin the epoch again"
-            )
-        _check(state_dict, self)
+        check(state_dict, self)
         self._notice_fork()
         self._drop_guess()
         last = None if self._epoch is None else self._epoch()
         if last is not None:
             last._leave()
-        self._resumed = dict(state_dict) if state_dict.get("begun", True) else None
+        self._resumed, self._renews = dict(state_dict), True
         self._progress = self._core.feed = None
 
     def stats(self) -> dict[str, Any]:
@@ -397,40 +411,3 @@ def _auto_workers(dataset: Any, random: str) -> int:
         stacklevel=3,
     )
     return 1
-
-
-def _check(state: Mapping[str, Any], loader: DataLoader[Any]) -> None:
-    kind = kind_of(loader.dataset)
-    version = state.get("feedline")
-    if not isinstance(version, int) or isinstance(version, bool) or not isinstance(state.get("kind"), str):
-        raise StateError("cannot resume: this is no state of feedline.torch.DataLoader")
-    if version != VERSION:
-        raise StateError(
-            f"cannot resume: the state has version {version}, this feedline reads version {VERSION}; "
-            "resume with the feedline that wrote it"
-        )
-    if state["kind"] != kind:
-        raise StateError(
-            f"cannot resume: the state is of {state['kind']}-style data, the data set is {kind}-style"
-        )
-    if not state.get("begun", True):
-        return
-    for name, types in (("yielded", int), ("base_seed", int), ("round", int), ("sampler", Mapping)):
-        if not isinstance(state.get(name), types) or isinstance(state.get(name), bool):
-            raise StateError(f"cannot resume: the state's {name!r} is missing or not what it should be")
-    if state["yielded"] < 0:
-        raise StateError("cannot resume: the state's 'yielded' is negative")
-    if not isinstance(state["sampler"].get("torch"), list | tuple):
-        raise StateError("cannot resume: the state's 'sampler' has no generators")
-    rows = state.get("workers")
-    if rows is not None and not (
-        isinstance(rows, list | tuple)
-        and all(isinstance(row, Mapping) and {"state", "batches", "all", "ended"} <= set(row) for row in rows)
-    ):
-        raise StateError("cannot resume: the state's 'workers' are not what they should be")
-    workers = max(1, loader.num_workers)
-    if state.get("workers") is not None and len(state["workers"]) != workers:
-        raise StateError(
-            f"cannot resume: each worker has its own part of this data set, and the state is of "
-            f"{len(state['workers'])} workers; use num_workers={len(state['workers'])}"
-        )

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import cloudpickle
 import numpy
 
 from feedline import _native
@@ -132,15 +133,19 @@ class Worker:
             maker.joining = torch_side.writing_to
         return maker
 
-    def on_begin(self, state: Any, skip: int, rows: int, *, fds: list[int]) -> None:
-        """Begins an epoch."""
-        if self._maker is None:
-            return
+    def on_begin(
+        self, epoch: int, state: Any, skip: int, rows: int, reports: bool, *, fds: list[int]
+    ) -> None:
+        """Begins an epoch; `reports`, the consumer wants to know where the data set stood."""
+        begins = None
         try:
-            self._trouble = None
-            self._maker.begin(state, skip, rows)
+            if self._maker is not None:
+                self._trouble = None
+                begins = self._maker.begin(state, skip, rows)
         except Exception as error:
             self._trouble = error
+        if reports:
+            self._channel.send(("begun", epoch, cloudpickle.dumps(begins)))
 
     def on_drop(self, slots: list[int], *, fds: list[int]) -> None:
         """Forgets slots that the consumer has given up."""
@@ -181,8 +186,6 @@ class Worker:
             answer = self._make(sequence, task, slot, row)
         except Stale:
             answer = ("stale", sequence)
-        except Ended:
-            answer = ("ended", sequence, pack((None, self._state(task)), slot))
         except Exception as error:
             slot.begin()
             answer = ("failed", sequence, pack((self._failure(error, task), None), slot))
@@ -191,7 +194,11 @@ class Worker:
     def _make(self, sequence: int, task: Task, slot: Slot, row: Any) -> tuple[Any, ...]:
         if self._trouble is not None or self._maker is None:
             raise self._trouble or RuntimeError("the worker has no data set")
-        value, times = self._maker.timed(task, slot, row)
+        try:
+            value, times = self._maker.timed(task, slot, row)
+        except Ended:
+            # Also without a snapshot: it is what the next epoch begins from.
+            return "ended", sequence, pack((None, self._maker.state()), slot)
         began = time.perf_counter()
         packed = pack((value, self._state(task)), slot)
         return "made", sequence, packed, times._replace(hand_over=time.perf_counter() - began)

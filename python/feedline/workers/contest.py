@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from feedline.workers.executor import Begin, Result
 from feedline.workers.failure import WorkerError
@@ -157,6 +158,9 @@ class Contest:
         for one in self._both.values():
             one.begin(begin)
         self._dismiss()
+
+    def begins(self) -> Mapping[int, Any]:
+        return self._now.begins()
 
     def submit(self, task: Task) -> int:
         if "processes" in self._both and all(who != "processes" for who, *_ in self._open.values()):

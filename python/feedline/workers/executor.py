@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,6 +46,10 @@ class Begin:
     """Batches that each worker passes over where there is no state."""
     rows: int = 0
     """Samples of a batch, for passing over."""
+    ended: bool = False
+    """Whether the data set was read to its end before, where only the consumer knows that."""
+    reports: bool = False
+    """Whether `begins` will be asked."""
 
 
 class Executor(Protocol):
@@ -74,6 +79,10 @@ class Executor(Protocol):
 
     def begin(self, begin: Begin) -> None:
         """An epoch begins: iterables start anew."""
+
+    def begins(self) -> Mapping[int, Any]:
+        """The state of each worker's data set when this epoch began, where it was not given one and has
+        one; waits for workers that have not begun."""
 
     def submit(self, task: Task) -> int:
         """Takes a task; its result will have this sequence number."""

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import math
 import os
+import pickle
 import select
 import signal
 import socket
@@ -16,7 +17,7 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
@@ -119,6 +120,9 @@ class Processes:
         self._deaths: collections.Counter[int] = collections.Counter()
         self._false_starts: collections.Counter[int] = collections.Counter()
         self._begin: Begin | None = None
+        # Counts the beginnings; what the workers said about this one.
+        self._epoch = 0
+        self._begins: dict[int, Any] = {}
         self._processes: list[_Process] = []
         # Stopped workers whose place another one has: they may still write to their slots.
         self._aside: list[_Process] = []
@@ -230,6 +234,8 @@ class Processes:
 
     def begin(self, begin: Begin) -> None:
         self._begin = begin
+        self._epoch += 1
+        self._begins.clear()
         for process in self._processes:
             self._send_begin(process)
 
@@ -240,7 +246,13 @@ class Processes:
         state = None if begin.states is None else begin.states[at]
         skip = 0 if begin.skips is None else begin.skips[at]
         with contextlib.suppress(Closed):
-            process.channel.post(("begin", state, skip, begin.rows))
+            process.channel.post(("begin", self._epoch, state, skip, begin.rows, begin.reports))
+
+    def begins(self) -> Mapping[int, Any]:
+        while len(self._begins) < len(self._processes) and self.broken is None:
+            # A worker that ends meanwhile is replaced by one that says it.
+            self._collect(None)
+        return self._begins
 
     def renew(self, job: Job, base_seed: int) -> None:
         self._job, self._base_seed = job, base_seed
@@ -454,6 +466,11 @@ class Processes:
             process.sight()
             if not process.aside:
                 del self._false_starts[process.number]
+            return
+        if kind == "begun":
+            epoch, state = details
+            if epoch == self._epoch and not process.aside:
+                self._begins[process.number] = pickle.loads(state)
             return
         sequence = details[0]
         _, slot = process.open.pop(sequence)

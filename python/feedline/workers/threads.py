@@ -7,14 +7,14 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from feedline import _native
 from feedline.workers import seeds, torch_side
 from feedline.workers.executor import Begin, Result
 from feedline.workers.failure import WorkerError
-from feedline.workers.job import Job, Task, Times
+from feedline.workers.job import Job, Maker, Task, Times
 from feedline.workers.seeds import of_row
 from feedline.workers.slots import Pin, Slots
 from feedline.workers.stack import Stack
@@ -78,6 +78,7 @@ class Threads:
         self._wanted = 0
         self._closed = False
         self._renewals = 0
+        self._begins: Any = None
         # Whether a result came that nobody has looked for yet.
         self._news = False
         self._trouble: BaseException | None = None
@@ -100,9 +101,12 @@ class Threads:
         return len(self._results)
 
     def begin(self, begin: Begin) -> None:
+        # The data set is one for all threads, and its state too.
         state = None if begin.states is None else begin.states[0]
-        if state is not None and state.get("dataset") is not None:
-            self._job.dataset.load_state_dict(state["dataset"])
+        self._begins = Maker(self._job).begin(state)
+
+    def begins(self) -> Mapping[int, Any]:
+        return dict.fromkeys(range(self.workers), self._begins)
 
     def submit(self, task: Task) -> int:
         whole = not self._job.batched or self._many
