@@ -25,9 +25,13 @@ from conftest import HANG, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+# transformers 4 fails to import where there are TensorFlow and Keras 3, which it does not need here.
+os.environ.setdefault("USE_TF", "0")
+
 #: Programs are forked from a process that has these, which take most of their time to import.
+PRELOADED = ["accelerate", "datasets", "lightning", "timm", "torchvision", "webdataset", __name__]
 START = multiprocessing.get_context("forkserver")
-START.set_forkserver_preload(["accelerate", "datasets", "lightning", "torchvision", __name__])
+START.set_forkserver_preload(PRELOADED)
 
 
 def play(output: Path, program: Callable[..., None], *arguments: Any) -> None:
@@ -59,7 +63,8 @@ def recorded(kind: str, record: Path, path: Path, *arguments: object) -> None:
     model was given: what a batch held, in which order, and all that came of it."""
     if kind == "torch":
         feedline.torch.DataLoader = torch.utils.data.DataLoader
-        feedline.torch.adopt = lambda prepared, loader: prepared
+        feedline.torch.adopt = lambda prepared, loader=None: prepared
+        feedline.torch.use_in_accelerate = lambda **settings: None
     made = feedline.torch.DataLoader.__iter__
     used = []
 
@@ -78,7 +83,7 @@ def recorded(kind: str, record: Path, path: Path, *arguments: object) -> None:
 
         torch.nn.modules.module.register_module_forward_pre_hook(note)
         example(path, *arguments)
-    assert used and all(one is feedline.torch.DataLoader for one in used), used
+    assert used and all(issubclass(one, feedline.torch.DataLoader) for one in used), used
 
 
 class Counted:
@@ -197,6 +202,10 @@ INTEGRATIONS = {
     "with_datasets.py": ["SCRATCH"],
     "with_accelerate.py": ["SCRATCH"],
     "with_lightning.py": ["PHOTOS", "SCRATCH"],
+    "with_trainer.py": ["SCRATCH"],
+    "with_timm.py": ["PHOTOS"],
+    "with_infinite.py": [],
+    "with_webdataset.py": ["SCRATCH"],
 }
 
 
@@ -215,7 +224,7 @@ def test_batches_are_those_of_torch(script: str, sample_photos: Path, tmp_path: 
     assert lines(tmp_path / "feedline.record") == expected
 
 
-@pytest.mark.parametrize("script", ["with_accelerate.py", "with_lightning.py"])
+@pytest.mark.parametrize("script", ["with_accelerate.py", "with_lightning.py", "with_trainer.py"])
 def test_frameworks_resume_with_their_own_checkpoints(
     script: str, sample_photos: Path, tmp_path: Path
 ) -> None:
@@ -471,3 +480,16 @@ def test_a_loader_that_accelerate_replaced_is_warned_about_once() -> None:
         gc.collect()
     [warning] = caught
     assert "use_in_accelerate" in str(warning.message) and "adopt" in str(warning.message)
+
+
+def test_a_class_of_its_own_is_not_adopted_for_another() -> None:
+    from feedline.torch import DataLoader, adopt
+
+    class Theirs(torch.utils.data.DataLoader[Any]):
+        pass
+
+    with pytest.raises(TypeError, match=r"class Ours.*Theirs, feedline\.torch\.DataLoader"):
+        adopt(Theirs([1, 2]))
+    ours = adopt(torch.utils.data.DataLoader([1, 2, 3], 2, drop_last=True))
+    assert type(ours) is DataLoader
+    assert [batch.tolist() for batch in ours] == [[1, 2]]

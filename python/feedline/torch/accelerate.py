@@ -49,8 +49,8 @@ def use_in_accelerate(**settings: Any) -> None:
     _in_use = True
 
 
-def adopt(prepared: Prepared, loader: torch.utils.data.DataLoader[Any]) -> Prepared:
-    """Puts a loader of `loader`'s class back into what `Accelerator.prepare` made of it.
+def adopt(prepared: Prepared, loader: torch.utils.data.DataLoader[Any] | None = None) -> Prepared:
+    """Puts a loader of `loader`'s class (or feedline's) back into what `Accelerator.prepare` made of it.
 
     accelerate reads the attributes of the loader that it is given and makes one of torch's own class,
     with samplers that share the samples out among the processes. `adopt` makes it once more, with that
@@ -62,12 +62,20 @@ def adopt(prepared: Prepared, loader: torch.utils.data.DataLoader[Any]) -> Prepa
         model, optimiser, prepared = accelerator.prepare(model, optimiser, loader)
         loader = adopt(prepared, loader)
 
-    What `skip_first_batches` makes is adopted in the same way.
+    What `skip_first_batches` makes is adopted in the same way, and so is any loader of torch's class that
+    some library has made: `loader = adopt(loader)`.
     """
     made: Any = prepared
     base = getattr(made, "base_dataloader", made)
     if not isinstance(base, torch.utils.data.DataLoader):
         raise TypeError(f"adopt: {type(prepared).__name__} is not what accelerate makes of a loader")
+    if loader is None:
+        if type(base) is not torch.utils.data.DataLoader:
+            kind = type(base).__qualname__
+            raise TypeError(
+                f"adopt: {kind} is a class of its own: write class Ours({kind}, feedline.torch.DataLoader)"
+            )
+        loader = _empty()
     # What was adopted before may say what the next one is to be.
     loader = getattr(loader, "base_dataloader", loader)
     note = _given.pop(loader, None)
@@ -103,6 +111,14 @@ def adopt(prepared: Prepared, loader: torch.utils.data.DataLoader[Any]) -> Prepa
         made.use_stateful_dataloader = True
         made.dl_state_dict = adopted.state_dict()
     return prepared
+
+
+@functools.cache
+def _empty() -> torch.utils.data.DataLoader[Any]:
+    """A loader that says nothing but what class it is."""
+    from feedline.torch.loader import DataLoader
+
+    return DataLoader([])
 
 
 class AskedByPrepare:
