@@ -101,14 +101,16 @@ class LoaderCore:
         elif choice.compare and isinstance(made, Processes):
             threads = Threads(Contest.job_of_threads(job), workers, prefetch, seed, pin)
             made = Contest(threads, made, lambda comparison: self._compared(choice, comparison))
+            self._compared(choice, made.comparison)
         self._executor = made
         return made
 
     def _compared(self, choice: Choice, comparison: Comparison) -> None:
         """Notes who goes on, and by what figures."""
-        reason = f"{choice.reason}; measured: {comparison}" if comparison.rates else choice.reason
+        reason = choice.reason.partition("; measured: ")[0]
+        reason += f"; measured: {comparison}" if comparison.rates else ""
         now = dataclasses.replace(
-            choice, name=comparison.better, reason=reason, compare=not comparison.settled
+            choice, name=comparison.current, reason=reason, compare=not comparison.settled
         )
         self.choice = now.log() if comparison.settled else now
 

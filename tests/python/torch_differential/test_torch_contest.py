@@ -182,6 +182,9 @@ def test_the_winner_stays_and_is_named_with_the_figures(better, contested, monke
     loader = DataLoader(Mixed(400), batch_size=4, num_workers=2)
     before = threading.active_count()
 
+    assert next(iter(loader))[0].tolist() == [0, 1, 2, 3]
+    assert loader.stats()["executor"]["name"] == "threads"
+
     def settled():
         assert [batch[0].tolist() for batch in loader] == [[*range(n, n + 4)] for n in range(0, 400, 4)]
         return loader._core._executor.winner is not None
