@@ -16,6 +16,7 @@ from torch.utils.data._utils import pin_memory
 from feedline.code.core import helper
 from feedline.deliver.batch import rows_of
 from feedline.torch.draws import from_text
+from feedline.torch.made_from import is_same, made_from
 from feedline.torch.order import Guess, SamplerOrder, draw_base_seed, is_known, resume_between
 from feedline.torch.state import Progress, kind_of
 from feedline.workers import (
@@ -23,6 +24,7 @@ from feedline.workers import (
     Executor,
     Feed,
     Job,
+    Processes,
     Result,
     StandIn,
     Task,
@@ -65,6 +67,7 @@ class Epoch(Iterator[Any]):
 
     def _start(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
         self._loader, self._executor = loader, None
+        self._made_ahead = False
         self._maker = weakref.ref(loader)
         self._index_sampler = loader._index_sampler
         # What the epoch before came to is reported before the figures are of this one.
@@ -110,7 +113,9 @@ class Epoch(Iterator[Any]):
         """The epoch's order, its base seed and number, and what of it was made ahead."""
         guess, loader._guess = loader._guess, None
         persistent = loader.persistent_workers and loader.num_workers > 0
-        if guess is not None and (resumed is not None or not loader._suits(guess[2]) or not guess[0].holds()):
+        if guess is not None and (
+            resumed is not None or not loader._suits(guess[2]) or not _holds(loader, guess)
+        ):
             guess[1].close()
             # The program draws between epochs: it would be in vain the next time too.
             loader._guesses = resumed is not None
@@ -140,7 +145,10 @@ class Epoch(Iterator[Any]):
             first = next(tasks, None)
             if first is not None:
                 tasks = _chain(first, tasks)
+        idle = loader._idle
         executor = self._executor = loader._take_executor(job, progress.base_seed, first)
+        # Workers that stay have the data set as it was: the caller's would be another one.
+        stays = executor is idle and loader.persistent_workers
         turns = turns and executor.name == "processes"
         begin, turn, active = Begin(rows=loader.batch_size or 1), 0, None
         workers = max(1, loader.num_workers)
@@ -161,7 +169,7 @@ class Epoch(Iterator[Any]):
             turns=turns,
             turn=turn,
             active=active,
-            helper=None if own else _helper(loader, job, executor),
+            helper=None if own or stays else _helper(loader, job, executor),
         )
         self._feed.progress = progress
         loader._core.feed = self._feed
@@ -321,10 +329,15 @@ class Epoch(Iterator[Any]):
         executor = self._executor
         if executor is None or executor.name == "inline" or loader._resumed is not None:
             return
-        if not loader._guesses or self._own or not is_known(loader):
+        if self._made_ahead or not loader._guesses or self._own or not is_known(loader):
+            return
+        self._made_ahead = True
+        source = _source(loader, executor)
+        if source is None:
             return
         with loader._draws.drawing():
             guess = Guess(loader, executor.capacity)
+        guess.made_from = source
         progress = Progress("map", self._progress.base_seed, loader._round, guess.order, str)
         tasks = self._tasks(loader, _Ready(guess.order, guess.indices), progress)
         feed = _EpochFeed(
@@ -333,7 +346,6 @@ class Epoch(Iterator[Any]):
             in_order=loader.in_order,
             timeout=loader.timeout,
             turns=loader.random == "worker" and executor.name == "processes",
-            helper=_helper(loader, loader._job(), executor),
         )
         feed.fill(self._feed.pending)
         loader._guess = guess, feed, executor
@@ -385,6 +397,15 @@ class Epoch(Iterator[Any]):
                 self._leave()
             except Exception:
                 pass
+
+
+def _source(loader: DataLoader[Any], executor: Executor) -> Any:
+    return made_from((loader.dataset, loader.collate_fn), copied=isinstance(executor, Processes))
+
+
+def _holds(loader: DataLoader[Any], guess: tuple[Guess, Feed, Executor]) -> bool:
+    """Whether what was made ahead is what would be made now."""
+    return is_same(guess[0].made_from, _source(loader, guess[2])) and guess[0].holds()
 
 
 def _helper(

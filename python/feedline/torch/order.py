@@ -275,6 +275,7 @@ class Guess:
 
     def __init__(self, loader: Any, count: int) -> None:
         self._loader, self._count = weakref.proxy(loader), count
+        self.made_from: Any = None
         self.order = SamplerOrder(loader)
         sampler = innermost(loader)
         epoch = getattr(sampler, "epoch", None)
