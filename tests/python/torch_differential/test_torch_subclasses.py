@@ -110,6 +110,27 @@ def test_an_infinite_loader_goes_on_with_our_workers_after_a_reset(way: str) -> 
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_an_infinite_loader_with_a_generator_resumes_with_its_next_iterator(way: str) -> None:
+    def make(seed: int) -> Any:
+        seed_all(seed)
+        own = torch.Generator().manual_seed(seed)
+        return infinite(LOADERS["feedline"])(Squares(20), 3, shuffle=True, generator=own, **WAYS[way][0])
+
+    whole = make(3)
+    epochs = [list(whole) for _ in range(4)]
+    stopped = make(3)
+    assert_same(list(stopped), epochs[0])
+    batches = iter(stopped)
+    assert_same([next(batches) for _ in range(2)], epochs[1][:2])
+    resumed = make(9)
+    resumed.load_state_dict(stopped.state_dict())
+    resumed.reset()
+    # Its epochs begin where it does.
+    rest = [batch for epoch in epochs[1:] for batch in epoch][2:]
+    assert_same([batch for _ in range(2) for batch in resumed], rest[: 2 * len(resumed)])
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_an_overridden_get_iterator_is_asked_as_often_as_by_torch(way: str) -> None:
     def run(name: str, settings: dict[str, Any]) -> Any:
         seed_all(4)
