@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,6 +44,7 @@ class CodeBackend:
             spec, output, executor=executor, collate_fn=collate_fn, worker_init_fn=worker_init_fn
         )
         self.begun = self.closed = False
+        self._warned = False
         self._failures = FailedSamples(pipeline.max_failures, spec.get("quarantine"))
         self._core = LoaderCore(
             " + ".join(pipeline.names),
@@ -257,6 +259,15 @@ class CodeBackend:
     def state_dict(self) -> dict[str, Any]:
         self._check_open()
         pipeline = self._pipeline
+        if pipeline.stateful and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{pipeline.stateful} has a state_dict, which is not part of this loader's state: any worker "
+                "makes any sample, so samples must depend on their index alone to come again after a resume. "
+                "feedline.torch.DataLoader keeps the data set's state in each worker",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         epoch, number, inner = self._next
         text = pipeline.order.state(epoch, number, pipeline.data, pipeline.pixels, self._failures.picks)
         state: dict[str, Any] = json.loads(text)
