@@ -320,3 +320,38 @@ def test_torchs_distributed_checkpoint_saves_and_loads_states(name: str, way: st
             assert loaded["step"] == number
             assert numbers(steps(iter(present))) == expected
         del held
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_without_a_generator_gets_the_later_epochs(tmp_path: Path) -> None:
+    """A model with dropout draws between the orders, and Lightning does not restore torch's generator."""
+    lightning = pytest.importorskip("lightning")
+
+    class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.dropout = torch.nn.Linear(4, 1), torch.nn.Dropout()
+            self.seen: list[Any] = []
+
+        def training_step(self, batch: Any, step: int) -> Any:
+            self.seen.append(batch[0].tolist())
+            if self.current_epoch == 1 and step == 2 and not self.trainer.ckpt_path:
+                self.trainer.save_checkpoint(tmp_path / "checkpoint")
+            return self.dropout(self.layer(batch[1].flatten(1))).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters())
+
+    def run(loader: str, path: Path | None = None) -> list[Any]:
+        model, made = Model(), shuffled(loader)
+        quiet = dict.fromkeys(
+            ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+        )
+        trainer = lightning.Trainer(max_epochs=4, accelerator="cpu", **quiet)
+        trainer.fit(model, made, ckpt_path=path, weights_only=False)
+        return model.seen
+
+    for loader in ("stateful", "feedline"):
+        whole = run(loader)
+        rest = run(loader, tmp_path / "checkpoint")
+        assert len(rest) >= 12 and whole[-len(rest) :] == rest
