@@ -107,6 +107,8 @@ def adopt(prepared: Prepared, loader: torch.utils.data.DataLoader[Any] | None = 
     made.base_dataloader = adopted
     if hasattr(adopted, "state_dict"):
         _keep_states(importlib.import_module("accelerate.data_loader"))
+        if hasattr(adopted, "_draws"):
+            adopted._draws.pins = False
         # accelerate asks for the state after every batch when this is set, and saves it.
         made.use_stateful_dataloader = True
         made.dl_state_dict = adopted.state_dict()
@@ -145,7 +147,13 @@ def _warn() -> None:
 
 def _make_ours(theirs: Any, ours: type[Any]) -> None:
     """Lets accelerate's adapters hold ours."""
-    theirs.DataLoader = ours
+
+    def make(*arguments: Any, **settings: Any) -> Any:
+        loader = ours(*arguments, **settings)
+        loader._draws.pins = False
+        return loader
+
+    theirs.DataLoader = make
     made = theirs.DataLoaderAdapter.__init__
 
     @functools.wraps(made)

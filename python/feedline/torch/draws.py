@@ -21,6 +21,9 @@ class PinnedDraws:
     """The default generator as one loader sees it: torch's own until it is pinned."""
 
     def __init__(self) -> None:
+        # Whether a state pins it. accelerate takes one after every batch, unasked: pinned by that, the
+        # program's own draws would not be those that it has with torch's loader.
+        self.pins = True
         self._pinned: torch.Tensor | None = None
         # The program's generator and its seed when this was last used: a program that seeds torch
         # anew means the loader too.
@@ -40,6 +43,8 @@ class PinnedDraws:
         """What the next epoch is drawn from, whatever the program draws until then."""
         now = torch.default_generator.get_state()
         if self._pinned is None or self._is_seeded_anew(now):
+            if not self.pins:
+                return now
             self._pinned = now
             self._see(now)
         return self._pinned
