@@ -15,7 +15,7 @@ import feedline
 import numpy as np
 import pytest
 import torch
-from conftest import until
+from conftest import as_a_job, until
 from feedline.torch import DataLoader
 from feedline.workers.packing import pack, unpack
 from feedline.workers.slots import Slot
@@ -88,8 +88,9 @@ class Fresh:
 
 def test_an_address_that_was_given_up_is_not_the_slots():
     slot = Slot()
-    packed = pack([Fresh(value) for value in range(8)], slot, code=True)
+    packed = pack([Fresh(value) for value in range(8)], slot)
     assert [array[0] for array in unpack(packed, slot.view(0, packed.size))] == list(range(8))
+    assert [array[0] for array in as_a_job([Fresh(value) for value in range(8)])] == list(range(8))
 
 
 class Keeping(Indices):
@@ -229,7 +230,8 @@ def test_streams_that_end_unevenly_resume_with_their_draws():
 
 
 def test_file_descriptors_do_not_pile_up():
-    loader = DataLoader(Indices(), batch_size=4, num_workers=1, worker_init_fn=do_nothing)
+    options = {"worker_init_fn": do_nothing, "multiprocessing_context": "forkserver"}
+    loader = DataLoader(Indices(), batch_size=4, num_workers=1, **options)
 
     def in_worker():
         return len(os.listdir(f"/proc/{loader._idle._processes[0].pid}/fd"))
@@ -249,9 +251,7 @@ def test_file_descriptors_do_not_pile_up():
 def test_tensors_that_begin_at_one_address():
     array = np.arange(8.0)
     short, long = torch.from_numpy(array[:4]), torch.from_numpy(array)
-    slot = Slot()
-    packed = pack((short, long), slot, code=True)
-    one, other = unpack(packed, slot.view(0, packed.size))
+    one, other = as_a_job((short, long))
     assert one.tolist() == [0, 1, 2, 3] and other.tolist() == list(range(8))
 
 

@@ -80,7 +80,7 @@ class LoaderCore:
         prefetch: int,
         seed: int,
         *,
-        method: str = "forkserver",
+        method: str = "default",
         pin: Callable[[int, int], Pin] | None = None,
     ) -> Executor:
         """Starts the executor that was chosen, or its fallback if it cannot be started."""
@@ -89,6 +89,8 @@ class LoaderCore:
         made: Executor | None = None
         if choice.name == "processes" or choice.compare:
             try:
+                if method == "default" and not choice.forks:
+                    method = "forkserver"
                 made = Processes(job, workers, prefetch, seed, method, pin)
             except WorkerError as error:
                 if choice.fallback is None:

@@ -237,15 +237,17 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         choice = self._core.choose(self.executor, workers, lambda: self._choose(job, base_seed, first))
         if choice.name == "inline":
             return self._core.start(choice, job, workers, prefetch, base_seed)
-        idle, self._idle = self._idle, None
+        idle = self._idle
         renews, self._renews = self._renews, False
         if idle is not None and idle.owner == os.getpid():
             if self._suits(idle):
                 if not self.persistent_workers or renews:
                     # torch starts new workers, which see the data set as it is now.
-                    idle.renew(job, base_seed)
+                    self._renew(idle, job, base_seed)
+                self._idle = None
                 return idle
             idle.close()
+        self._idle = None
         method, pin = self._start_method(), self._pin_function()
         executor = self._core.start(choice, job, workers, prefetch, base_seed, method=method, pin=pin)
         self._started[executor] = self._start_settings()
@@ -259,6 +261,16 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def _suits(self, executor: Executor) -> bool:
         return self._started.get(executor) == self._start_settings()
+
+    def _renew(self, idle: Executor, job: Job, base_seed: int) -> None:
+        """Gives the workers their job. If that fails, they are kept for one that can be given."""
+        try:
+            idle.renew(job, base_seed)
+        except BaseException:
+            if idle.broken is not None:
+                self._idle = None
+                idle.close()
+            raise
 
     def _choose(self, job: Job, base_seed: int, first: Task | None) -> Choice:
         """Where the data set's code runs, if the program leaves it open."""
@@ -295,7 +307,7 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _start_method(self) -> str:
         """How worker processes are started."""
         context = self.multiprocessing_context
-        return "forkserver" if context is None else str(context.get_start_method())
+        return "default" if context is None else str(context.get_start_method())
 
     def state_dict(self) -> dict[str, Any]:
         """Where the iteration stands, after the last batch that was handed over.

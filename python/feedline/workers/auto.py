@@ -11,7 +11,9 @@ import contextlib
 import dataclasses
 import io
 import logging
+import os
 import random
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -23,7 +25,7 @@ from feedline import _native
 from feedline.workers import seeds
 from feedline.workers.job import Job, Task, is_stateful
 from feedline.workers.native_code import ends_processes
-from feedline.workers.stand_in import StandIn
+from feedline.workers.stand_in import PROCESSES, StandIn
 from feedline.workers.torch_side import OwnGenerator
 
 _log = logging.getLogger("feedline")
@@ -51,6 +53,8 @@ class Choice:
     helps: bool = False
     """Whether the program's own thread may run samples while the workers start. Not where processes
     were asked for: what a sample does to its process must not be done to the program."""
+    forks: bool = True
+    """Whether workers may be forks of the program: not if the trial has opened files there."""
 
     def log(self) -> Choice:
         """Writes it to the log."""
@@ -75,12 +79,26 @@ def _choose(job: Job, workers: int, task: Task | None, base_seed: int) -> Choice
         return Choice("processes", "worker_init_fn expects a process for each worker")
     if is_stateful(job.dataset):
         return Choice("processes", "the data set has a state, which each worker needs for itself")
+    held = made_for_processes(job.dataset)
+    if held is not None:
+        return Choice("processes", f"the data set holds {held}, which is made for processes")
     held = _not_for_threads(job.dataset)
     if held is not None:
         return Choice("processes", f"the data set holds {held}, which threads cannot share")
     if task is None:
         return Choice("threads", "there is nothing to load")
-    return _try(job, workers, task, base_seed)
+    before = _open_files()
+    choice = _try(job, workers, task, base_seed)
+    return replace(choice, forks=_open_files() <= before)
+
+
+def _open_files() -> set[tuple[str, str]]:
+    """What this process has open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        with contextlib.suppress(OSError):
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+    return {one for one in found if "/proc/" not in one[1]}
 
 
 def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
@@ -199,6 +217,7 @@ def _alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+_GENERATORS = random.Random, numpy.random.Generator, numpy.random.RandomState
 _UNSHARED: tuple[str, ...] = (
     "h5py._hl.files.File",
     "h5py._hl.dataset.Dataset",
@@ -215,9 +234,34 @@ _UNSHARED: tuple[str, ...] = (
     "cv2.VideoCapture",
 )
 
+# Of these, a fork has the same place in the same file.
+_OPEN = (
+    *(name for name in _UNSHARED if not name.startswith("torch")),
+    "builtins.Environment",
+    "lmdb.cffi.Environment",
+    "lmdb.cpython.Environment",
+)
+
 
 def _not_for_threads(dataset: Any) -> str | None:
     """Names something in the data set that two threads must not use at once."""
+    return _find_held(dataset, (io.IOBase, *_GENERATORS), _UNSHARED)
+
+
+def held_open(dataset: Any) -> str | None:
+    """Names something in the data set that a process and its forks must not both use."""
+    return _find_held(dataset, (io.IOBase, socket.socket), _OPEN)
+
+
+def made_for_processes(dataset: Any) -> str | None:
+    """Names something in the data set by which the program and its workers hear of each other. What a
+    sample does to it in the program itself, the program does not expect."""
+    return _find_held(dataset, (), (), PROCESSES)
+
+
+def _find_held(
+    dataset: Any, kinds: tuple[type, ...], names: tuple[str, ...], modules: tuple[str, ...] = ()
+) -> str | None:
     todo = [(part, "", 0) for part in _parts(dataset)]
     seen: set[int] = set()
     while todo:
@@ -227,11 +271,8 @@ def _not_for_threads(dataset: Any) -> str | None:
         seen.add(id(thing))
         kind = type(thing)
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if (
-            (isinstance(thing, io.IOBase) and not isinstance(thing, io.StringIO))
-            or isinstance(thing, random.Random | numpy.random.Generator | numpy.random.RandomState)
-            or name in _UNSHARED
-        ):
+        found = name in names or (modules and name.startswith(modules) and not isinstance(thing, type))
+        if found or (isinstance(thing, kinds) and not isinstance(thing, io.StringIO)):
             return f"{'an' if name[0] in 'aeiou' else 'a'} {name}" + (f" ({path})" if path else "")
         if depth < 4:
             for key, value in list(getattr(thing, "__dict__", {}).items())[:100]:

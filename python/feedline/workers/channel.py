@@ -17,7 +17,8 @@ from typing import Any
 from feedline.workers.descriptors import advice
 
 _HEAD = struct.Struct("<QI")
-_MOST_FDS = 16
+# Of one message.
+MOST_FDS = 16
 # Ends that this program keeps. A forked child must not keep them open: their end is how the other
 # side learns that the program is gone.
 _kept: weakref.WeakSet[Channel] = weakref.WeakSet()
@@ -120,7 +121,7 @@ class Channel:
         return message
 
     def _read(self, flags: int) -> None:
-        space = socket.CMSG_SPACE(_MOST_FDS * 4)
+        space = socket.CMSG_SPACE(MOST_FDS * 4)
         try:
             data, rights, got, _ = self._socket.recvmsg(1 << 16, space, flags | socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError as error:

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
-import mmap
 import os
 import random
 import select
@@ -23,17 +22,17 @@ import cloudpickle
 import numpy
 
 from feedline import _native
-from feedline.workers import torch_side
+from feedline.workers import parcel, torch_side
 from feedline.workers.channel import Channel, Closed
 from feedline.workers.failure import Failure
 from feedline.workers.job import Ended, Job, Maker, Task
-from feedline.workers.packing import pack, unpack
+from feedline.workers.packing import pack
 from feedline.workers.seeds import seed_all
 from feedline.workers.slots import Slot
 
 # The page that both processes see: the row that is being made, the oldest task that is still
-# wanted, and the task that is being made.
-ROW, WANTED, MAKING = 0, 1, 2
+# wanted, the task that is being made, and whether threads still write to multiprocessing's queues.
+ROW, WANTED, MAKING, FEEDING = 0, 1, 2, 3
 PAGE = 64
 
 
@@ -82,22 +81,30 @@ class Worker:
         self._maker: Maker | None = None
         self._trouble: BaseException | None = None
         self._worker = 0
+        # Descriptors of what the data set shares with the program.
+        self._carried: list[int] = []
+
+    def on_carry(self, *, fds: list[int]) -> None:
+        """Takes descriptors for the job that comes next."""
+        self._carried += fds
 
     def on_job(
         self, packed: Any, worker: int, base_seed: int, around: dict[str, Any], *, fds: list[int]
     ) -> None:
         """Takes the work over; a data set that cannot be opened here is reported with the first task."""
         self._worker, self._maker, self._trouble = worker, None, None
-        page = Slot(fds[1])
+        page = Slot(fds.pop(0))
         page.map(PAGE * 8)
         self._page = page.view(0, PAGE * 8).view(numpy.int64)
         try:
             _take_over(around)
-            job: Job = unpack(packed, _private(fds[0], packed.size))
+            job: Job = parcel.unpack(packed, fds, self._carried)
             self._maker = self._open(job, worker, base_seed)
         except Exception as error:
             self._trouble = error
-        os.close(fds[0])
+        for fd in (*fds, *self._carried):
+            os.close(fd)
+        self._carried = []
         self._channel.send(("ready", os.getpid()))
 
     def take_job(self, job: Job, worker: int, base_seed: int, page: Slot) -> None:
@@ -189,6 +196,7 @@ class Worker:
         except Exception as error:
             slot.begin()
             answer = ("failed", sequence, pack((self._failure(error, task), None), slot))
+        page[FEEDING] = _feeds_queues()
         self._channel.send(answer)
 
     def _make(self, sequence: int, task: Task, slot: Slot, row: Any) -> tuple[Any, ...]:
@@ -215,6 +223,13 @@ class Worker:
         return Failure(error, where)
 
 
+def _feeds_queues() -> bool:
+    """Whether what was put into a queue of multiprocessing may still be on its way."""
+    if "multiprocessing.queues" not in sys.modules:
+        return False
+    return any(thread.name == "QueueFeederThread" for thread in threading.enumerate())
+
+
 def _take_over(around: dict[str, Any]) -> None:
     """What code may look at beside its arguments: paths, environment, arguments."""
     sys.path[:] = around["path"]
@@ -225,14 +240,6 @@ def _take_over(around: dict[str, Any]) -> None:
     os.environ.update(around["environ"])
     with contextlib.suppress(OSError):
         os.chdir(around["folder"])
-
-
-def _private(fd: int, size: int) -> Any:
-    """The data set's arrays: shared with the other workers until somebody writes to them."""
-    if size == 0:
-        return numpy.empty(0, numpy.uint8)
-    flags, access = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
-    return numpy.frombuffer(mmap.mmap(fd, size, flags=flags, prot=access), numpy.uint8)
 
 
 def start(end: socket.socket, first: Callable[[Worker], None] | None = None) -> NoReturn:
@@ -251,6 +258,10 @@ def start(end: socket.socket, first: Callable[[Worker], None] | None = None) -> 
         traceback.print_exc()
         code = 1
     finally:
+        with contextlib.suppress(Exception):
+            if _feeds_queues():
+                # They write what they have.
+                sys.modules["multiprocessing.util"]._run_finalizers()
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()

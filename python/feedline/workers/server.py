@@ -22,30 +22,7 @@ from typing import Any
 
 from feedline.workers.channel import Channel, Closed
 from feedline.workers.child import start
-from feedline.workers.descriptors import advice
-
-
-def launch(code: str, end: socket.socket) -> subprocess.Popen[bytes]:
-    """Starts an interpreter like this one that runs `code` with `end` as its connection."""
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    environment = dict(os.environ)
-    # Workers are many; each computes on one core unless the program says otherwise.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment.setdefault(name, "1")
-    # `-c` puts the current folder in front of sys.path; the program's own path follows it.
-    program = f"import sys; sys.path[:] = {sys.path!r}; {code}({end.fileno()})"
-    # A Ctrl-C in the terminal is the program's to answer, also while the interpreter starts.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        with advice():
-            return subprocess.Popen(
-                [sys.executable, *flags, "-c", program],
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                pass_fds=(end.fileno(),),
-            )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+from feedline.workers.launch import launch
 
 
 def main(fd: int) -> None:

@@ -21,12 +21,24 @@ from feedline.workers.descriptors import Mapping, advice
 Bytes = numpy.typing.NDArray[numpy.uint8]
 
 # What one array's beginning is a multiple of: a cache line, and enough for every vector register.
-_ALIGNMENT = 64
+ALIGNMENT = 64
 # Batches that the program may keep at the cost of a file descriptor each, to be used again; those beyond
 # are freed when the program drops them. By default a program has 1,024.
 _MOST_LENT = 64
 # What a slot grows by: pages that nobody touches take no memory.
 _STEP = 1 << 20
+
+
+# How often this process was forked. A child may still read what was lent before.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_parent=_count_fork)
 
 
 def _rounded(size: int, unit: int) -> int:
@@ -77,7 +89,7 @@ class Slot:
     def reserve(self, size: int) -> int:
         """The offset of `size` bytes that nobody else has."""
         offset = self.used
-        self.used = offset + _rounded(size, _ALIGNMENT)
+        self.used = offset + _rounded(size, ALIGNMENT)
         self.map(self.used)
         return offset
 
@@ -126,9 +138,9 @@ class Slot:
 class Lease:
     """A slot in the program's hands. NumPy keeps this object as long as an array points into it."""
 
-    def __init__(self, slot: Slot, size: int, give_back: Callable[[Slot], None]) -> None:
+    def __init__(self, slot: Slot, size: int, give_back: Callable[[Slot, bool], None]) -> None:
         slot.map(size)
-        self._slot, self._give_back = slot, give_back
+        self._slot, self._give_back, self._forks = slot, give_back, _forks
         # The mapping must outlive the arrays even if the slot is closed meanwhile.
         self._memory = slot.view(0, size)
         self.__array_interface__: dict[str, Any] = {
@@ -145,7 +157,7 @@ class Lease:
     def __del__(self) -> None:
         give_back = getattr(self, "_give_back", None)
         if give_back is not None:
-            give_back(self._slot)
+            give_back(self._slot, self._forks == _forks)
 
 
 class Pin(Protocol):
@@ -231,10 +243,11 @@ class Slots:
             locked.marked = False
         return lease.bytes()
 
-    def give_back(self, slot: Slot) -> None:
-        """Takes a slot back; called from wherever a batch's last array died."""
+    def give_back(self, slot: Slot, own: bool = True) -> None:
+        """Takes a slot back; called from wherever a batch's last array died. It is not used again if a
+        forked child may have its batch too."""
         self._lent.discard(id(slot))
-        useless = slot.fd < 0 or len(self._free) >= self._keep
+        useless = slot.fd < 0 or len(self._free) >= self._keep or not own
         if useless or self._closed or self._resting or os.getpid() != self.process:
             self._dismiss(slot)
         else:

@@ -16,6 +16,8 @@ from feedline.workers.job import Job
 
 # A data set in a Subset in a ConcatDataset, and one more.
 _DEEP = 4
+# A copy of a queue would close under the original what both hold.
+PROCESSES = "multiprocessing.", "torch.multiprocessing."
 
 
 class StandIn:
@@ -65,6 +67,8 @@ def shallow_copy(thing: Any, depth: int = _DEEP) -> Any:
     kind = type(thing)
     new: Any = kind.__new__
     plain = new is object.__new__ or getattr(new, "__module__", "") == "typing"
+    if str(kind.__module__).startswith(PROCESSES):
+        return thing
     if depth == 0 or not plain or not hasattr(thing, "__dict__") or hasattr(kind, "__del__"):
         return thing
     if any("__slots__" in vars(base) and vars(base)["__slots__"] for base in kind.__mro__):

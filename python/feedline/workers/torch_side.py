@@ -133,6 +133,11 @@ def enter_thread(info: Any) -> None:
     # torch.set_num_threads would set the whole program's number. OpenMP's own is the thread's; torch
     # sets it when a thread first asks, so that comes first.
     torch.get_num_threads()
+    one_openmp_thread()
+
+
+def one_openmp_thread() -> None:
+    """What this thread runs with OpenMP runs on one core."""
     for library in _openmp_libraries():
         library.omp_set_num_threads(1)
 
