@@ -89,7 +89,7 @@ def _choose(job: Job, workers: int, task: Task | None, base_seed: int) -> Choice
         return Choice("threads", "there is nothing to load")
     before = _open_files()
     choice = _try(job, workers, task, base_seed)
-    return replace(choice, forks=_open_files() <= before)
+    return dataclasses.replace(choice, forks=_open_files() <= before)
 
 
 def _open_files() -> set[tuple[str, str]]:

@@ -14,6 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -55,6 +56,10 @@ class Mapping:
             "typestr": "|u1",
             "data": (self.address, False),
         }
+
+    def empty(self) -> None:
+        """Gives the file's pages back; it reads as zeros from now on."""
+        _libc.madvise(self.address, self.size, mmap.MADV_REMOVE)
 
     def __del__(self) -> None:
         if self.size and _libc is not None:

@@ -326,6 +326,10 @@ class Processes:
 
     def _give(self, process: Process, sequence: int, task: Task) -> None:
         slot = self.slots.take(lambda one: self._slot_numbers.get(one) in process.slots)
+        if process.open:
+            # The worker makes another batch first: meanwhile an earlier batch's pages would be held for
+            # nothing.
+            self.slots.trim(slot)
         number = self._slot_numbers.get(slot)
         if number is None:
             number = self._slot_numbers[slot] = next(self._numbers)

@@ -27,6 +27,8 @@ ALIGNMENT = 64
 _MOST_LENT = 64
 # What a slot grows by: pages that nobody touches take no memory.
 _STEP = 1 << 20
+# What is worth a system call to be given back.
+_WORTH_IT = 4 << 20
 
 
 # How often this process was forked. A child may still read what was lent before.
@@ -55,6 +57,7 @@ class Slot:
         self.fd = fd
         self.used = 0
         self._memory: Bytes = numpy.empty(0, numpy.uint8)
+        self._mapping: Mapping | None = None
         # Where the slot lies, in all mappings of it that a batch's arrays may still point into.
         # Each with the mapping itself: an address that was given up may soon be somebody else's.
         self._addresses: list[tuple[int, int, Bytes]] = []
@@ -77,7 +80,8 @@ class Slot:
         if whole < size:
             whole = _rounded(size, _STEP)
             os.ftruncate(self.fd, whole)
-        self._memory = numpy.asarray(Mapping(self.fd, whole))
+        self._mapping = Mapping(self.fd, whole)
+        self._memory = numpy.asarray(self._mapping)
         self._addresses.append((self.address, whole, self._memory))
 
     def begin(self) -> None:
@@ -92,6 +96,11 @@ class Slot:
         self.used = offset + _rounded(size, ALIGNMENT)
         self.map(self.used)
         return offset
+
+    def trim(self) -> None:
+        """Gives the pages back; what is written next takes new ones."""
+        if self._mapping is not None and self.size >= _WORTH_IT:
+            self._mapping.empty()
 
     def view(self, offset: int, size: int) -> Bytes:
         """So many bytes."""
@@ -128,6 +137,7 @@ class Slot:
                 os.close(self.fd)
             self.fd = -1
         self._memory = numpy.empty(0, numpy.uint8)
+        self._mapping = None
         self._addresses = []
 
     def __del__(self) -> None:
@@ -216,6 +226,11 @@ class Slots:
             return best
         self.made += 1
         return Slot()
+
+    def trim(self, slot: Slot) -> None:
+        """Gives a slot's pages back, as it will wait before it is written to."""
+        if id(slot) not in self._locked:
+            slot.trim()
 
     def _is_free(self, slot: Slot) -> bool:
         locked = self._locked.get(id(slot))

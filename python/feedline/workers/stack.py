@@ -9,6 +9,8 @@ library's own function to treat.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import math
 import os
 import sys
@@ -20,6 +22,9 @@ import numpy
 
 from feedline import _native
 from feedline.workers.slots import Bytes, Slot
+
+# Samples that are kept while they are copied. A whole batch of them would double a worker's memory.
+_COPYING = 4
 
 Collate = Callable[[Any], Any]
 
@@ -46,6 +51,8 @@ class _Array:
         number = stack.copier.copy(self.row(row), address, self.row_bytes)
         if number:
             stack.copied_from.append((number, owner))
+            if len(stack.copied_from) > _COPYING:
+                stack.let_go()
 
     def bytes(self, rows: int) -> Any:
         size = self.row_bytes * rows
@@ -229,7 +236,7 @@ class Stack:
         self.rows, self.slot, self.collate = rows, slot, collate
         self.torch, self.copier = torch, copier
         # Copies under way, and what must live until they are done.
-        self.copied_from: list[tuple[int, Any]] = []
+        self.copied_from: collections.deque[tuple[int, Any]] = collections.deque()
         # What the batch's arrays are views of, where that is not the slot itself.
         self.memory: Bytes | None = None
         self._node: _Node | None = None
@@ -247,6 +254,12 @@ class Stack:
             self._node.put(row, sample)
         except Uneven:
             self._odd[row] = sample
+
+    def let_go(self) -> None:
+        """Lets the sample go that has waited longest: by now it is copied."""
+        with contextlib.suppress(IndexError):
+            number, _ = self.copied_from.popleft()
+            self.copier.wait(number)
 
     def settle(self) -> None:
         """Waits until nothing is being copied to this batch any more."""
