@@ -565,7 +565,7 @@ def test_a_data_set_that_cannot_be_sent_is_reported_with_the_way_out(lock_share)
         assert loader.stats()["executor"]["name"] == "threads"
         loader.close()
     # As torch's, a fork of the program has it.
-    assert len(list(DataLoader(Locked(), batch_size=8, num_workers=1, executor="processes"))) == 8
+    assert len(list(DataLoader(Locked(), 8, num_workers=1, multiprocessing_context="fork"))) == 8
 
 
 # Seeds and errors.

@@ -38,8 +38,9 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     Beyond torch's and StatefulDataLoader's arguments:
 
-    executor: where the data set's code runs. "processes" start from a server process that has
-        imported what they need (or as `multiprocessing_context` says), "threads" share the data
+    executor: where the data set's code runs. "processes" are forks of the program where that is safe,
+        else of a server process that has imported what they need (or as `multiprocessing_context`
+        says), "threads" share the data
         set and suit code that lets go of the interpreter's lock, "inline" is the caller's thread.
         "auto" tries the first samples and picks; `stats()["executor"]` says what and why. With
         "processes", a `multiprocessing_context` or a `timeout` no sample runs in the program. "auto" may

@@ -2,7 +2,8 @@
 
 It has one thread and has imported what the data set needs, so a worker starts in milliseconds
 and shares those modules' memory with all others. It is started once for a program and ends with
-it. The program itself is never forked: it may have threads, a GPU and locks.
+it. It stands in for the program where that should not be forked itself: it may have threads, a GPU and
+locks (`launch.py`).
 """
 
 from __future__ import annotations
