@@ -254,6 +254,8 @@ class Processes:
             # The workers are still there, for a job that can be sent.
             self._job, self._base_seed = before
             raise
+        # New workers begin with the next epoch, not with the state that the last one began with.
+        self._begin = None
         if forks or not self._processes:
             self._stop()
             try:
