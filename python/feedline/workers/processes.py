@@ -108,6 +108,9 @@ class Processes:
             if self.method == "default" and self._only_by_fork is None:
                 reason = held_open(self._job.dataset)
                 reason = not_to_fork() if reason is None else f"the data set holds {reason}"
+                if not self._job.torch:
+                    # A generator, read once, is the program's; only torch's users expect a copy.
+                    reason = "its loader does not fork the program"
             if reason is None:
                 return True
             self._pack(reason)
