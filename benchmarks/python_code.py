@@ -1,6 +1,6 @@
 """Data sets of Python code: feedline.torch.DataLoader beside torch's own, in turn.
 
-    python benchmarks/python_code.py [--works sleeping,photos,start,objects,state] [--rounds 3]
+    python benchmarks/python_code.py [--works sleeping,photos,tokens,start,stream,objects,state] [--rounds 3]
 
 Prints tables and a verdict for each bar, keeps the record in benchmarks/runs/, and fails if a bar is
 missed. Only ratios within one run mean anything.
@@ -16,11 +16,13 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import photos
 from bars import Bar, judge
 from contest import Contestant, hold
@@ -41,6 +43,10 @@ HOLDERS = {
     "opened": ("feedline_threads", "feedline_processes", "torch_fork"),
 }
 FEW, MANY = 1, 8
+TOKENS = ("torch", "feedline", "feedline_processes")
+#: Rows of the file of tokens: 400 MB.
+ROWS = 200_000
+STREAM = ("torch_fork", "feedline")
 STATE = ("feedline", "feedline_processes", "stateful")
 
 TITLES = {
@@ -102,13 +108,26 @@ def pillow(rounds: int) -> Any:
     return contest("photos", PHOTOS, 2, rounds, standard_photos())
 
 
+def tokens(rounds: int) -> Any:
+    with tempfile.NamedTemporaryFile() as file:
+        np.random.default_rng(0).integers(0, 50_000, ROWS * 1024, np.uint16).tofile(file.name)
+        return contest("tokens", TOKENS, 2, rounds, file.name)
+
+
 def start(rounds: int) -> Any:
-    folder = standard_photos()
-    figures: dict[str, list[Any]] = {name: [] for name in START}
+    return first_batches("start", START, rounds, standard_photos())
+
+
+def stream(rounds: int) -> Any:
+    return first_batches("stream", STREAM, rounds)
+
+
+def first_batches(work: str, names: tuple[str, ...], rounds: int, *arguments: object) -> Any:
+    figures: dict[str, list[Any]] = {name: [] for name in names}
     for number in range(rounds):
-        shift = number % len(START)
-        for name in START[shift:] + START[:shift]:
-            answer = once("start", name, 2, folder)
+        shift = number % len(names)
+        for name in names[shift:] + names[:shift]:
+            answer = once(work, name, 2, *arguments)
             figures[name].append(answer)
             second = answer["second_epoch"] * 1e3
             say(
@@ -139,10 +158,17 @@ def state(rounds: int) -> Any:
 WORKS: dict[str, Callable[[int], Any]] = {
     "sleeping": sleeping,
     "photos": pillow,
+    "tokens": tokens,
     "start": start,
+    "stream": stream,
     "objects": objects,
     "state": state,
 }
+
+
+def peak_to(result: Any, name: str) -> float | None:
+    peaks = [result["loaders"][one].get("peak_pss") for one in (name, "torch")]
+    return peaks[0] / peaks[1] if all(peaks) else None
 
 
 def part_of_peak(result: Any) -> float | None:
@@ -175,6 +201,24 @@ BARS = (
     Bar("sleeping: feedline to torch", ("sleeping",), lambda result: ratio(result, "feedline", "torch"), 1.4),
     Bar("photos: feedline to torch", ("photos",), lambda result: ratio(result, "feedline", "torch"), 1.0),
     Bar("photos: peak memory, of torch's", ("photos",), part_of_peak, 60, "%", at_most=True),
+    Bar(
+        "photos, processes: peak memory, to torch's fork",
+        ("photos",),
+        lambda result: peak_to(result, "feedline_processes"),
+        1.1,
+        at_most=True,
+    ),
+    Bar(
+        "mapped tokens: feedline to torch", ("tokens",), lambda result: ratio(result, "feedline", "torch"), 3
+    ),
+    Bar(
+        "first batch of an iterable, of torch's",
+        ("stream",),
+        part_of_first("feedline", "torch_fork"),
+        100,
+        "%",
+        at_most=True,
+    ),
     Bar(
         "first batch, spawn, of torch's",
         ("start",),
@@ -273,12 +317,14 @@ def text_of(results: dict[str, Any]) -> list[str]:
     titles = {
         "sleeping": "`__getitem__` sleeps for 1 ms: 10,000 samples of 3x224x224 float32, batch 64, 4 workers",
         "photos": "Pillow and torchvision v2: RandomResizedCrop(224), flip, normalise, batch 64, 2 workers",
+        "tokens": f"{ROWS:,} rows of 1,024 tokens in a mapped file, shuffled, batch 64, 2 workers",
+        "stream": "From the loader over an iterable to its first batch, and the next epoch's",
         "start": "From the loader to its first batch, the same photos, and after a pause the next epoch's",
         "objects": "Memory of a data set of small Python objects",
         "state": "`state_dict()` after every step",
     }
     for work, result in results.items():
-        rows = {"start": starts, "objects": memory, "state": states}.get(work)
+        rows = {"start": starts, "stream": starts, "objects": memory, "state": states}.get(work)
         text += [f"## {titles[work]}", "", *(rows(result) if rows else rates(work, result)), ""]
         if work == "objects":
             text += [ADVICE, ""]
@@ -340,7 +386,7 @@ def main() -> int:
         results[work] = WORKS[work](options.rounds)
     verdicts = judge(results, BARS)
     text = [*text_of(results), "## Bars", "", "```", *map(str, verdicts), "```"]
-    contests = [result for work, result in results.items() if work in ("sleeping", "photos")]
+    contests = [result for work, result in results.items() if work in ("sleeping", "photos", "tokens")]
     epochs = [
         epoch for result in contests for one in result["loaders"].values() for epoch in one.get("epochs", ())
     ]

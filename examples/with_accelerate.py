@@ -2,6 +2,7 @@
 
 python examples/with_accelerate.py FOLDER    # stop it and start it again
 accelerate launch --cpu --num_processes 2 examples/with_accelerate.py FOLDER
+accelerate launch --cpu --num_processes 2 examples/with_accelerate.py FOLDER --dispatch  # one reads for all
 """
 
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 from feedline.torch import DataLoader, adopt  # was: from torch.utils.data import DataLoader
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -23,7 +25,8 @@ model: nn.Module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn
 optimiser: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 loader = DataLoader(data, batch_size=16, shuffle=True, num_workers=2)
 
-accelerator = Accelerator(cpu=True)
+shares = DataLoaderConfiguration(dispatch_batches="--dispatch" in sys.argv)
+accelerator = Accelerator(cpu=True, dataloader_config=shares)
 model, optimiser, prepared = accelerator.prepare(model, optimiser, loader)
 # accelerate puts a loader of torch's own class in the place of the one it is given; this puts
 # feedline's back, with the share of the samples that accelerate gave to this process.

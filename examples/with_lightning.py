@@ -38,9 +38,8 @@ photos, run = Path(sys.argv[1]), Path(sys.argv[2])
 lightning.seed_everything(7, verbose=False)
 chain = v2.Compose([v2.Resize(48), v2.CenterCrop(48), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 data = ImageFolder(str(photos), chain)
-# A generator of its own: Lightning's checkpoints do not hold the state of torch's global one.
-order = torch.Generator().manual_seed(7)
-loader = DataLoader(data, batch_size=16, shuffle=True, num_workers=2, generator=order)
+# Without a generator: Lightning's checkpoints do not hold the state of torch's global one, ours do.
+loader = DataLoader(data, batch_size=16, shuffle=True, num_workers=2)
 
 # Lightning asks the loader for its state at every checkpoint, and gives it back.
 kept = ModelCheckpoint(run, save_last=True, every_n_train_steps=3, save_top_k=0)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
 from contest import pss
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 from works import MEAN, SIZE, STD
 
 POOL = 64
@@ -36,6 +36,8 @@ OBJECT_BYTES = 445
 PAUSE = 1.0
 STEP = 0.01
 STEPS = 500
+#: Tokens of a row.
+ROW = 1024
 
 
 class Sleeping(Dataset[Any]):
@@ -129,12 +131,35 @@ class Opened(Dataset[Any]):
         return float(label + box), len(self.columns["paths"][index])
 
 
+class Stream(IterableDataset[Any]):
+    """Small tensors, one after the other."""
+
+    def __iter__(self) -> Any:
+        for number in range(2000):
+            yield torch.full((64,), float(number))
+
+
+class Tokens(Dataset[Any]):
+    """Rows of a mapped file of tokens, as nanoGPT reads them."""
+
+    def __init__(self, path: str) -> None:
+        self.tokens = np.memmap(path, np.uint16, "r").reshape(-1, ROW)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.from_numpy(self.tokens[index].astype(np.int64))
+
+
 #: By name: the data set, its batch size, and whether it is shuffled.
 WORKS: dict[str, tuple[Callable[..., Any], int, bool]] = {
     "sleeping": (Sleeping, BATCH, False),
     "photos": (photos, BATCH, True),
     "start": (photos, BATCH, True),
     "state": (Sleeping, 16, True),
+    "stream": (Stream, BATCH, False),
+    "tokens": (Tokens, BATCH, True),
     "objects": (Objects, 1024, True),
     "arrays": (Arrays, 1024, True),
     "opened": (Opened, 1024, True),
@@ -235,8 +260,12 @@ def main() -> None:
             **WHO[who][1],
         )
 
-    if work in ("start", "state"):
-        print(json.dumps({"start": start, "state": state}[work](make)), file=answers, flush=True)
+    if work in ("start", "stream", "state"):
+        print(
+            json.dumps({"start": start, "stream": start, "state": state}[work](make)),
+            file=answers,
+            flush=True,
+        )
     else:
         serve(make, answers)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +37,32 @@ def until(seen: Callable[[], object], what: str = "what was waited for") -> None
     while not seen():
         assert time.monotonic() < end, f"not seen: {what}"
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def another_thread() -> Iterator[None]:
+    """Meanwhile the program has a thread more, so that its workers are not forked from it."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def as_a_job(value: object) -> Any:
+    """What a worker would have of a data set that is sent to it."""
+    from feedline.workers import parcel
+
+    store = parcel.Store()
+    store.pack(value)
+    assert store.parcel is not None
+    try:
+        return parcel.unpack(store.parcel, list(store.files), store.shared.fds)
+    finally:
+        store.close()
 
 
 def files_below(folder: Path) -> Iterator[Path]:

@@ -1114,3 +1114,21 @@ def test_a_state_holds_on_another_number_of_ranks(photos: Path) -> None:
             parts.append([batch[0].copy() for batch in part])
     for whole, low, high in zip(expected, *parts, strict=True):
         assert np.array_equal(whole, np.concatenate([low, high]))
+
+
+def test_the_state_of_a_data_set_that_is_asked_by_index_is_named_as_left_out() -> None:
+    class Remembering(Numbers):
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
+
+    loader = feedline.Loader(Remembering(), batch_size=4, num_workers=0)
+    with pytest.warns(RuntimeWarning, match="Remembering has a state_dict, which is not part") as caught:
+        loader.state_dict()
+        loader.state_dict()
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        feedline.Loader(Numbers(), batch_size=4, num_workers=0).state_dict()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import hashlib
 import multiprocessing
 import os
 import random
 import runpy
 import signal
+import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +25,13 @@ from conftest import HANG, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+# transformers 4 fails to import where there are TensorFlow and Keras 3, which it does not need here.
+os.environ.setdefault("USE_TF", "0")
+
 #: Programs are forked from a process that has these, which take most of their time to import.
+PRELOADED = ["accelerate", "datasets", "lightning", "timm", "torchvision", "webdataset", __name__]
 START = multiprocessing.get_context("forkserver")
-START.set_forkserver_preload(["accelerate", "datasets", "lightning", "torchvision", __name__])
+START.set_forkserver_preload(PRELOADED)
 
 
 def play(output: Path, program: Callable[..., None], *arguments: Any) -> None:
@@ -56,7 +63,10 @@ def recorded(kind: str, record: Path, path: Path, *arguments: object) -> None:
     model was given: what a batch held, in which order, and all that came of it."""
     if kind == "torch":
         feedline.torch.DataLoader = torch.utils.data.DataLoader
-        feedline.torch.adopt = lambda prepared, loader: prepared
+        feedline.torch.adopt = lambda prepared, loader=None: prepared
+        feedline.torch.use_in_accelerate = lambda **settings: None
+        # For examples that save it: a state that says nothing.
+        feedline.torch.DataLoader.state_dict = lambda self: {"none": 0}
     made = feedline.torch.DataLoader.__iter__
     used = []
 
@@ -75,7 +85,7 @@ def recorded(kind: str, record: Path, path: Path, *arguments: object) -> None:
 
         torch.nn.modules.module.register_module_forward_pre_hook(note)
         example(path, *arguments)
-    assert used and all(one is feedline.torch.DataLoader for one in used), used
+    assert used and all(issubclass(one, feedline.torch.DataLoader) for one in used), used
 
 
 class Counted:
@@ -194,6 +204,11 @@ INTEGRATIONS = {
     "with_datasets.py": ["SCRATCH"],
     "with_accelerate.py": ["SCRATCH"],
     "with_lightning.py": ["PHOTOS", "SCRATCH"],
+    "with_trainer.py": ["SCRATCH"],
+    "with_timm.py": ["PHOTOS"],
+    "with_infinite.py": [],
+    "with_webdataset.py": ["SCRATCH"],
+    "with_checkpoint.py": ["SCRATCH"],
 }
 
 
@@ -212,7 +227,9 @@ def test_batches_are_those_of_torch(script: str, sample_photos: Path, tmp_path: 
     assert lines(tmp_path / "feedline.record") == expected
 
 
-@pytest.mark.parametrize("script", ["with_accelerate.py", "with_lightning.py"])
+@pytest.mark.parametrize(
+    "script", ["with_accelerate.py", "with_checkpoint.py", "with_lightning.py", "with_trainer.py"]
+)
 def test_frameworks_resume_with_their_own_checkpoints(
     script: str, sample_photos: Path, tmp_path: Path
 ) -> None:
@@ -241,6 +258,7 @@ def test_frameworks_resume_with_their_own_checkpoints(
 #: Lightning puts a DistributedSampler into a loader by making another one of its class.
 DISTRIBUTED = """
 import sys
+import warnings
 import lightning, torch
 from torch.utils.data import DistributedSampler, TensorDataset
 from feedline.torch import DataLoader
@@ -327,3 +345,156 @@ def test_accelerates_shares_are_those_of_torch(options: dict[str, bool], process
     resumed = prepare(DataLoader, **mine)
     resumed.load_state_dict(state)
     assert numbers(resumed) == epochs[0][2:]
+
+
+def dispatched(rank: int, port: int, folder: Path) -> None:
+    """One of two processes that accelerate hands batches of the first one to, stopped and resumed."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+    from feedline.torch import DataLoader, adopt
+    from torch.utils.data import IterableDataset, TensorDataset
+
+    class Own(IterableDataset[torch.Tensor]):
+        """Keeps its place itself: a state of it cannot be corrected afterwards."""
+
+        at = 0
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            while self.at < 30:
+                self.at += 1
+                yield torch.tensor([self.at])
+            self.at = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.at = state["at"]
+
+    def prepare(split: bool, stream: bool) -> tuple[Any, Any]:
+        torch.manual_seed(4)
+        dispatch = DataLoaderConfiguration(dispatch_batches=True, split_batches=split)
+        accelerator = Accelerator(cpu=True, dataloader_config=dispatch)
+        data = Own() if stream else TensorDataset(torch.arange(30)[:, None])
+        loader: Any = DataLoader(data, batch_size=4, shuffle=not stream, num_workers=1)
+        made = accelerator.prepare(loader)
+        return accelerator, adopt(made, loader)
+
+    def numbers(batches: Any) -> list[Any]:
+        return [batch[0].tolist() if isinstance(batch, list) else batch.tolist() for batch in batches]
+
+    for split, stream in ((False, False), (False, True), (True, False)):
+        _, made = prepare(split, stream)
+        assert type(made.base_dataloader) is DataLoader
+        whole = numbers(made)
+        for stop in (1, len(whole) - 1, len(whole)):
+            accelerator, made = prepare(split, stream)
+            batches = iter(made)
+            assert numbers(next(batches) for _ in range(stop)) == whole[:stop]
+            checkpoint = str(folder / f"{split}-{stream}-{stop}")
+            accelerator.save_state(checkpoint)
+            accelerator.wait_for_everyone()
+            accelerator, made = prepare(split, stream)
+            accelerator.load_state(checkpoint)
+            after = numbers(made)
+            # accelerate fills the last batch with samples of the first one since it began.
+            rest = whole[stop:]
+            assert len(after) == (len(rest) or len(whole)), (split, stream, stop)
+            assert after[: len(rest) - 1] == rest[:-1] if rest else True, (split, stream, stop)
+            assert [len(batch) for batch in after[-1:]] == [len(batch) for batch in (rest or whole)[-1:]]
+    accelerator.end_training()
+
+
+def test_accelerate_resumes_what_it_dispatches(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    runs = [Run(tmp_path / f"{rank}.txt", dispatched, rank, port, tmp_path) for rank in (0, 1)]
+    for run in runs:
+        run.ends_with(0)
+
+
+def prepared(which: str) -> None:
+    from accelerate import Accelerator, skip_first_batches
+    from feedline.torch import DataLoader, adopt, use_in_accelerate
+    from torch.utils.data import DataLoader as Theirs
+    from torch.utils.data import IterableDataset, TensorDataset
+
+    class Stream(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter(torch.arange(40))
+
+    if which == "use":
+        use_in_accelerate(snapshot_every_n_steps=3)
+    accelerator = Accelerator(cpu=True)
+
+    def begin(kind: Any, data: Any, **ours: Any) -> list[Any]:
+        torch.manual_seed(6)
+        loader = kind(data, batch_size=4, shuffle=not isinstance(data, Stream), num_workers=1, **ours)
+        made = accelerator.prepare(loader)
+        made = adopt(made, loader) if which == "adopt" else made
+        skipped = skip_first_batches(made, 3)
+        skipped = adopt(skipped, made) if which == "adopt" else skipped
+        plain = skip_first_batches(loader, 3)
+        return [made, skipped, adopt(plain, loader) if which == "adopt" else plain]
+
+    def numbers(batches: Any) -> list[Any]:
+        return [str(batch) for batch in batches]
+
+    for data in (TensorDataset(torch.arange(40)), Stream()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ours = begin(DataLoader, data, random="worker")
+            gc.collect()
+            bases = [getattr(made, "base_dataloader", made) for made in ours]
+            assert [type(base) for base in bases] == [DataLoader] * 3
+            assert {base.random for base in bases} == {"worker"}
+            batches = [numbers(made) for made in ours]
+        if which == "use":
+            assert type(begin(Theirs, data)[1].base_dataloader) is DataLoader
+            assert ours[1].base_dataloader.snapshot_every_n_steps == 1
+            assert begin(Theirs, data)[1].base_dataloader.snapshot_every_n_steps == 3
+        else:
+            assert batches == [numbers(made) for made in begin(Theirs, data)]
+        assert [len(found) for found in batches] == [10, 7, 7]
+
+
+@pytest.mark.parametrize("which", ["adopt", "use"])
+def test_all_that_accelerate_makes_of_a_loader_is_ours(which: str, tmp_path: Path) -> None:
+    Run(tmp_path / "output.txt", prepared, which).ends_with(0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_loader_that_accelerate_replaced_is_warned_about_once() -> None:
+    from accelerate import Accelerator
+    from feedline.torch import DataLoader, accelerate, adopt
+
+    accelerate._warn.cache_clear()
+    accelerator = Accelerator(cpu=True)
+    adopted = DataLoader(list(range(4)))
+    adopt(accelerator.prepare(adopted), adopted)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del adopted
+        gc.collect()
+        assert not caught
+        for _ in range(2):
+            assert list(accelerator.prepare(DataLoader(list(range(4)))))
+        gc.collect()
+    [warning] = caught
+    assert "use_in_accelerate" in str(warning.message) and "adopt" in str(warning.message)
+
+
+def test_a_class_of_its_own_is_not_adopted_for_another() -> None:
+    from feedline.torch import DataLoader, adopt
+
+    class Theirs(torch.utils.data.DataLoader[Any]):
+        pass
+
+    with pytest.raises(TypeError, match=r"class Ours.*Theirs, feedline\.torch\.DataLoader"):
+        adopt(Theirs([1, 2]))
+    ours = adopt(torch.utils.data.DataLoader([1, 2, 3], 2, drop_last=True))
+    assert type(ours) is DataLoader
+    assert [batch.tolist() for batch in ours] == [[1, 2]]

@@ -1,4 +1,4 @@
-"""The code in the README runs as it stands."""
+"""The code in the README and in the page about moving from torch runs as it stands."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).parents[2] / "README.md"
+MOVING = README.parent / "docs" / "torch.md"
 BLOCK = re.compile(r"(<!-- not run -->\s*)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(language: str) -> list[str]:
-    found = BLOCK.findall(README.read_text())
+def blocks(language: str, page: Path = README) -> list[str]:
+    found = BLOCK.findall(page.read_text())
     return [code for skipped, kind, code in found if kind == language and not skipped]
 
 
@@ -39,6 +40,12 @@ def test_there_is_code() -> None:
     assert len(commands()) >= 4
 
 
+def test_every_example_is_on_the_page() -> None:
+    text = README.read_text() + MOVING.read_text()
+    for path in (README.parent / "examples").glob("with_*.py"):
+        assert f"examples/{path.name})" in text and f"../examples/{path.name})" in text, path.name
+
+
 @pytest.mark.parametrize("command", commands())
 def test_commands_run(command: str, folder: Path) -> None:
     # The set of the README's own size would take a while.
@@ -49,7 +56,9 @@ def test_commands_run(command: str, folder: Path) -> None:
     assert done.stdout.strip()
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[0][:40])
+@pytest.mark.parametrize(
+    "code", blocks("python") + blocks("python", MOVING), ids=lambda code: code.strip().splitlines()[0][:40]
+)
 def test_code_runs(code: str, folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, f"{code}\n{done.stderr}"

@@ -15,7 +15,7 @@ import feedline
 import numpy as np
 import pytest
 import torch
-from conftest import until
+from conftest import as_a_job, until
 from feedline.torch import DataLoader
 from feedline.workers.packing import pack, unpack
 from feedline.workers.slots import Slot
@@ -88,8 +88,9 @@ class Fresh:
 
 def test_an_address_that_was_given_up_is_not_the_slots():
     slot = Slot()
-    packed = pack([Fresh(value) for value in range(8)], slot, code=True)
+    packed = pack([Fresh(value) for value in range(8)], slot)
     assert [array[0] for array in unpack(packed, slot.view(0, packed.size))] == list(range(8))
+    assert [array[0] for array in as_a_job([Fresh(value) for value in range(8)])] == list(range(8))
 
 
 class Keeping(Indices):
@@ -229,7 +230,8 @@ def test_streams_that_end_unevenly_resume_with_their_draws():
 
 
 def test_file_descriptors_do_not_pile_up():
-    loader = DataLoader(Indices(), batch_size=4, num_workers=1, worker_init_fn=do_nothing)
+    options = {"worker_init_fn": do_nothing, "multiprocessing_context": "forkserver"}
+    loader = DataLoader(Indices(), batch_size=4, num_workers=1, **options)
 
     def in_worker():
         return len(os.listdir(f"/proc/{loader._idle._processes[0].pid}/fd"))
@@ -249,9 +251,7 @@ def test_file_descriptors_do_not_pile_up():
 def test_tensors_that_begin_at_one_address():
     array = np.arange(8.0)
     short, long = torch.from_numpy(array[:4]), torch.from_numpy(array)
-    slot = Slot()
-    packed = pack((short, long), slot, code=True)
-    one, other = unpack(packed, slot.view(0, packed.size))
+    one, other = as_a_job((short, long))
     assert one.tolist() == [0, 1, 2, 3] and other.tolist() == list(range(8))
 
 
@@ -273,33 +273,55 @@ os._exit(0)
     assert ran.stdout == "7\n", ran.stderr
 
 
-def test_threads_that_run_out_of_files_say_so():
-    code = """
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_workers_that_run_out_of_files_say_so_and_what_to_do(executor):
+    code = f"""
 import resource, torch
 from feedline.torch import DataLoader
-list(DataLoader(list(range(4)), 2, num_workers=1, executor="threads"))
+list(DataLoader(list(range(4)), 2, num_workers=1, executor="{executor}"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+loader = DataLoader([torch.full((10,), i) for i in range(100)], 2, num_workers=1, executor="{executor}")
+iterator, kept = iter(loader), []
 try:
-    list(DataLoader([torch.full((10,), i) for i in range(100)], 2, num_workers=1, executor="threads"))
+    kept.extend(iterator)
 except OSError as error:
-    print(error.errno)
+    print(error.errno, isinstance(error, RuntimeError), "ulimit -n" in str(error))
+assert [batch[0, 0].item() for batch in kept] == list(range(0, 2 * len(kept), 2))
 """
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 40
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert ran.stdout == "24\n", ran.stderr
+    assert ran.stdout == "24 True True\n", ran.stderr
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_batches_that_are_kept_cost_few_files(executor):
+    """torch's cost one each."""
+    loader = DataLoader([torch.full((10,), n) for n in range(400)], 2, num_workers=1, executor=executor)
+    for _ in range(2):
+        before = len(os.listdir("/proc/self/fd"))
+        kept = list(loader)
+        assert len(os.listdir("/proc/self/fd")) < before + 100
+        assert [batch[:, 3].tolist() for batch in kept] == [[n, n + 1] for n in range(0, 400, 2)]
+        del kept
+    loader.close()
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        {"sampler": {}},
-        {"sampler": {"torch": 5}},
+        {"generators": []},
+        {"generators": 5},
+        {"generators": ["?"]},
+        {"generators": ["eJwDAAAAAAE="]},
+        {"draws": None},
+        {"draws": "eJwDAAAAAAE="},
+        {"own": 1},
         {"workers": [1]},
         {"workers": [{"state": None}]},
         {"yielded": -1},
         {"yielded": "x"},
         {"kind": "iterable"},
-        {"feedline": 2},
+        {"feedline": 3},
     ],
 )
 def test_damaged_states_are_refused(damage):

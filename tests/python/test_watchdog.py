@@ -140,7 +140,7 @@ def do_nothing(*_):
     pass
 
 
-def build(dataset, init=do_nothing, workers=2, method=None, **options):
+def build(dataset, init=do_nothing, workers=2, method="forkserver", **options):
     options = {"executor": "processes", "prefetch_factor": 2, **options}
     return DataLoader(
         dataset, BATCH, num_workers=workers, worker_init_fn=init, multiprocessing_context=method, **options

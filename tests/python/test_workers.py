@@ -21,7 +21,7 @@ import feedline
 import numpy as np
 import pytest
 import torch
-from conftest import HANG, until
+from conftest import HANG, another_thread, as_a_job, until
 from feedline import _native
 from feedline.torch import DataLoader
 from feedline.workers import Job, Task, choose
@@ -30,6 +30,7 @@ from feedline.workers.packing import pack, unpack
 from feedline.workers.seeds import apart, mixed
 from feedline.workers.server import Server
 from feedline.workers.slots import Slot, Slots
+from feedline.workers.stack import Stack, _node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -41,8 +42,10 @@ Point = collections.namedtuple("Point", ["x", "y"])
 
 def through_a_slot(value, code=False):
     """What the other process would see: the same memory through another mapping."""
+    if code:
+        return as_a_job(value)
     slot = Slot()
-    packed = pack(value, slot, code=code)
+    packed = pack(value, slot)
     there = Slot(os.dup(slot.fd))
     there.map(packed.size)
     return unpack(packed, there.view(0, packed.size))
@@ -144,6 +147,33 @@ def test_a_slot_that_grows_keeps_what_was_written():
     early[:] = 4
     assert (slot.view(first, 10) == 4).all()
     assert slot.locate(int(early.ctypes.data), 10) == first
+
+
+def test_a_row_is_in_its_place_whenever_another_thread_asks_for_one():
+    """One thread finds the slot grown and mapped anew; another asks after each of its steps in turn."""
+    for step in range(60):
+        stack = Stack(4, Slot(), list, None, _native.Copier())
+        array = _node(stack, {"x": np.zeros(4), "y": np.zeros(1 << 18)}).fields[0]
+        seen = []
+        steps = iter(range(1000))
+
+        def look(frame, event, _argument, array=array, step=step, steps=steps, seen=seen):
+            if next(steps) == step:
+                seen.append(array.row(2) - array.stack.slot.address)
+            return look
+
+        def ask(array=array, seen=seen, look=look):
+            sys.settrace(look)
+            try:
+                place = array.row(2)
+            finally:
+                sys.settrace(None)
+            seen.append(place - array.stack.slot.address)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        assert set(seen) == {array.offset + 2 * 32}
 
 
 def test_a_lent_slot_comes_back_with_its_last_array():
@@ -335,6 +365,15 @@ class SeedingTorch(Sleeping):
         return sample
 
 
+class Undecided(Sleeping):
+    share = 0.53
+
+
+class ReadingSeed(Sleeping):
+    def __getitem__(self, index):
+        return torch.initial_seed() % 1000
+
+
 class Dropping(Sleeping):
     def __getitem__(self, index):
         return torch.nn.functional.dropout(torch.ones(8))
@@ -403,10 +442,12 @@ def test_code_that_computes_holds_the_lock_longer_than_code_that_waits():
     [
         (Sleeping(), "threads", "holds the interpreter's lock for"),
         (Computing(), "processes", "would wait for each other"),
+        (Undecided(), "processes", "leaves open whether threads or processes make more"),
         (Drawing(), "processes", "draw from random's global generator"),
         (DrawingNumpy(), "processes", "draw from NumPy's global generator"),
         (DrawingTorch(), "threads", "hardly wait for each other"),
         (SeedingTorch(), "processes", "seed torch's global generator themselves"),
+        (ReadingSeed(), "processes", "ask for get_worker_info or torch.initial_seed"),
         (Dropping(), "processes", "draw from torch's global generator"),
         (Counting(), "processes", "changes itself (count)"),
         (WithFile(), "processes", "holds a _io.BytesIO (file)"),
@@ -425,6 +466,50 @@ def test_auto_says_what_it_picks_and_why(dataset, name, reason, lock_share):
     assert (choice.name, reason in choice.reason) == (name, True), choice
     after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
     assert before[:2] == after[:2] and before[2].equal(after[2])
+
+
+class Watched(Sleeping):
+    """Ends its first sample when the program waits for it."""
+
+    def __init__(self, draw, loaders):
+        self.draw, self.loaders = draw, loaders
+
+    def __getitem__(self, index):
+        until(lambda: self.loaders and self.loaders[0]._core._executor._asleep, "the program's wait")
+        self.draw(index)
+        return index
+
+
+@pytest.mark.parametrize(
+    ("draw", "whose"),
+    [
+        (lambda index: random.random(), "random's"),
+        (random.seed, "random's"),
+        (lambda index: np.random.rand(), "NumPy's"),  # noqa: NPY002
+        (torch.manual_seed, "torch's"),
+        (torch.rand, None),
+        (np.random.default_rng, None),
+    ],
+)
+def test_threads_that_draw_from_global_generators_warn_once(draw, whose):
+    loaders = []
+    state = torch.get_rng_state()
+    loaders.append(DataLoader(Watched(draw, loaders), batch_size=2, num_workers=1, executor="threads"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            iterator = iter(loaders[0])
+            assert next(iterator).tolist() == [0, 1]
+            # What the program draws itself is its own affair.
+            random.random()
+            torch.rand(1)
+            next(iterator)
+            del iterator
+    said = [str(one.message) for one in caught if "global generator" in str(one.message)]
+    assert len(said) == (whose is not None), said
+    assert not said or (f"draw from {whose}" in said[0] and 'executor="processes"' in said[0])
+    loaders[0].close()
+    torch.set_rng_state(state)
 
 
 def test_the_trial_of_auto_is_the_beginning_of_the_first_batch(lock_share):
@@ -472,11 +557,15 @@ def test_a_data_set_that_cannot_be_sent_is_reported_with_the_way_out(lock_share)
         def __init__(self):
             self.lock = threading.Lock()
 
-    with pytest.raises(feedline.WorkerError, match=r'cannot be sent .* executor="threads"'):
-        list(DataLoader(Locked(), num_workers=1, executor="processes"))
-    loader = DataLoader(Locked(), batch_size=8, num_workers=3)
-    assert len(list(loader)) == 8
-    assert loader.stats()["executor"]["name"] == "threads"
+    with another_thread():
+        with pytest.raises(feedline.WorkerError, match=r'cannot be sent .* executor="threads"'):
+            list(DataLoader(Locked(), num_workers=1, executor="processes"))
+        loader = DataLoader(Locked(), batch_size=8, num_workers=3)
+        assert len(list(loader)) == 8
+        assert loader.stats()["executor"]["name"] == "threads"
+        loader.close()
+    # As torch's, a fork of the program has it.
+    assert len(list(DataLoader(Locked(), 8, num_workers=1, multiprocessing_context="fork"))) == 8
 
 
 # Seeds and errors.
@@ -686,7 +775,8 @@ def test_leaving_an_epoch_early_and_two_at_once():
 
 def test_workers_that_do_not_persist_let_the_data_set_go_and_see_it_anew():
     dataset = Changing()
-    loader = DataLoader(dataset, 4, num_workers=1, executor="processes", worker_init_fn=do_nothing)
+    options = {"worker_init_fn": do_nothing, "multiprocessing_context": "forkserver"}
+    loader = DataLoader(dataset, 4, num_workers=1, executor="processes", **options)
     assert torch.cat(list(loader)).tolist() == [0] * 8
     dataset.value = 5
     assert torch.cat(list(loader)).tolist() == [5] * 8
@@ -775,7 +865,7 @@ def test_a_program_with_many_open_files_has_workers() -> None:
     try:
         if Server._one is not None:
             Server._one.close()
-        options = {"num_workers": 2, "executor": "processes", "worker_init_fn": do_nothing}
+        options = {"num_workers": 2, "multiprocessing_context": "forkserver", "worker_init_fn": do_nothing}
         loader = DataLoader(list(range(40)), 4, **options)
         assert [batch.tolist() for batch in loader] == [list(range(at, at + 4)) for at in range(0, 40, 4)]
         os.kill(loader._idle._processes[0].pid, signal.SIGKILL)

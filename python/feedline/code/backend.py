@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,6 +44,7 @@ class CodeBackend:
             spec, output, executor=executor, collate_fn=collate_fn, worker_init_fn=worker_init_fn
         )
         self.begun = self.closed = False
+        self._warned = False
         self._failures = FailedSamples(pipeline.max_failures, spec.get("quarantine"))
         self._core = LoaderCore(
             " + ".join(pipeline.names),
@@ -204,7 +206,7 @@ class CodeBackend:
             at = {"epoch": epoch, "batch": number, "inner": inner}
             begin.states = [{"dataset": at, "iterator": None, "ended": False}]
         self._executor.begin(begin)
-        helps = not pipeline.streams and pipeline.job.init is None and self._executor.name == "processes"
+        helps = not pipeline.streams and pipeline.job.init is None and self._core.helps(self._executor)
         self._feed = self._core.feed = _Stoppable(
             self._executor,
             tasks,
@@ -257,6 +259,15 @@ class CodeBackend:
     def state_dict(self) -> dict[str, Any]:
         self._check_open()
         pipeline = self._pipeline
+        if pipeline.stateful and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{pipeline.stateful} has a state_dict, which is not part of this loader's state: any worker "
+                "makes any sample, so samples must depend on their index alone to come again after a resume. "
+                "feedline.torch.DataLoader keeps the data set's state in each worker",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         epoch, number, inner = self._next
         text = pipeline.order.state(epoch, number, pipeline.data, pipeline.pixels, self._failures.picks)
         state: dict[str, Any] = json.loads(text)
@@ -332,7 +343,7 @@ class _Stoppable(Feed):
 
     stopped: threading.Event
 
-    def _wait(self, begun: float) -> None:
+    def _wait(self) -> None:
         if self.stopped.is_set():
             raise ClosedError(_CLOSED)
         self._executor.wait(0.1)

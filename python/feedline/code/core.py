@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Sized
@@ -12,6 +13,8 @@ from feedline.observe.live import Live
 from feedline.observe.tuning import CodeTuning
 from feedline.workers import (
     Choice,
+    Comparison,
+    Contest,
     Executor,
     Feed,
     Inline,
@@ -77,15 +80,17 @@ class LoaderCore:
         prefetch: int,
         seed: int,
         *,
-        method: str = "forkserver",
+        method: str = "default",
         pin: Callable[[int, int], Pin] | None = None,
     ) -> Executor:
         """Starts the executor that was chosen, or its fallback if it cannot be started."""
         if choice.name == "inline":
             return Inline(job)
         made: Executor | None = None
-        if choice.name == "processes":
+        if choice.name == "processes" or choice.compare:
             try:
+                if method == "default" and not choice.forks:
+                    method = "forkserver"
                 made = Processes(job, workers, prefetch, seed, method, pin)
             except WorkerError as error:
                 if choice.fallback is None:
@@ -95,8 +100,25 @@ class LoaderCore:
             made = Reader(job, prefetch)
         elif made is None:
             made = Threads(job, workers, prefetch, seed, pin)
+        elif choice.compare and isinstance(made, Processes):
+            threads = Threads(Contest.job_of_threads(job), workers, prefetch, seed, pin)
+            made = Contest(threads, made, lambda comparison: self._compared(choice, comparison))
+            self._compared(choice, made.comparison)
         self._executor = made
         return made
+
+    def _compared(self, choice: Choice, comparison: Comparison) -> None:
+        """Notes who goes on, and by what figures."""
+        reason = choice.reason.partition("; measured: ")[0]
+        reason += f"; measured: {comparison}" if comparison.rates else ""
+        now = dataclasses.replace(
+            choice, name=comparison.current, reason=reason, compare=not comparison.settled
+        )
+        self.choice = now.log() if comparison.settled else now
+
+    def helps(self, executor: Executor) -> bool:
+        """Whether the caller's thread may make batches while the workers start."""
+        return executor.name == "processes" and self.choice is not None and self.choice.helps
 
     def notice_fork(self) -> bool:
         """Whether this is a forked child that asks for the first time: the workers, and whatever locks
@@ -124,6 +146,8 @@ class LoaderCore:
         """The program gets a batch of an executor whose workers may be adjusted, unless it is None."""
         self.counters.handed(number, rows, asked, begins=begins, result=result)
         self._live.handed(self)
+        # What is still compared is not adjusted beside that.
+        adjusted = adjusted.winner if isinstance(adjusted, Contest) else adjusted
         self.tuning.handed(adjusted, self.counters)
 
     def left(self) -> None:

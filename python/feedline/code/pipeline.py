@@ -25,7 +25,7 @@ from feedline.deliver.batch import Batch, CodeBatch, one_array
 from feedline.spec.plain import with_paths
 from feedline.spec.source import is_iterable, length_of, reads_once
 from feedline.transforms import Transform
-from feedline.workers import Choice, Job, Task, choose, mixed
+from feedline.workers import Choice, Job, Task, choose, is_stateful, mixed
 
 
 class Pipeline:
@@ -54,6 +54,10 @@ class Pipeline:
         self._sources, weights, paths = ([source], [None], []) if self.streams else open_sources(source)
         if self.streams:
             check_stream(spec)
+        sources = () if self.streams else self._sources
+        own = (one.name for one in sources if is_stateful(getattr(one, "dataset", None)))
+        self.stateful = next(own, None)
+        """The first data set with a state of its own that is asked for samples by their index."""
         self.order, self._paths = make_order(spec, self._sources, weights, paths, streams=self.streams)
         self._about: dict[str, Any] = json.loads(self.order.about)
         self._plain: dict[str, Any] = self._about.pop("spec")

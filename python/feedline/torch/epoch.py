@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory
 
 from feedline.code.core import helper
 from feedline.deliver.batch import rows_of
-from feedline.torch.order import Guess, SamplerOrder, draw_base_seed, generators, is_known, load_sampler
+from feedline.torch.draws import from_text
+from feedline.torch.made_from import is_same, made_from
+from feedline.torch.order import Guess, SamplerOrder, draw_base_seed, is_known, resume_between
+from feedline.torch.state import Progress, kind_of
 from feedline.workers import (
     Begin,
     Executor,
     Feed,
     Job,
+    Processes,
     Result,
     StandIn,
     Task,
@@ -31,68 +36,40 @@ if TYPE_CHECKING:
     from feedline.torch.loader import DataLoader
 
 
-VERSION = 1
-"""Of a state's form. A change that makes an older state mean something else raises it."""
-
-
-def kind_of(dataset: Any) -> str:
-    """Whether a data set is asked for samples or iterated over."""
-    return "iterable" if isinstance(dataset, IterableDataset) else "map"
-
-
-class Progress:
-    """How far an epoch has come. The loader keeps it when the epoch's iterator is gone."""
-
-    def __init__(self, kind: str, base_seed: int, number: int, order: SamplerOrder) -> None:
-        self.kind, self.base_seed, self.round, self.order = kind, base_seed, number, order
-        self.yielded = 0
-        self.finished = False
-        # With in_order=False: batches that were handed over before an earlier one.
-        self.ahead: set[int] = set()
-        self.own: Any = None
-        self.handed = 0
-        self.notes: dict[int, Any] = {}
-        # For data sets that keep a state in each worker, or are divided among them.
-        self.workers: list[dict[str, Any]] | None = None
-        self.since_snapshot = 0
-        self.turn = 0
-
-    def count(self, number: int, note: Any = None) -> None:
-        """Notes that a batch is done with; `note` is its sampler's state after it was drawn."""
-        self.ahead.add(number)
-        self.notes[number] = note
-        while self.yielded in self.ahead:
-            self.ahead.remove(self.yielded)
-            own = self.notes.pop(self.yielded, None)
-            self.own = self.own if own is None else own
-            self.yielded += 1
-
-    def state(self) -> dict[str, Any]:
-        sampler = dict(self.order._snapshot() if self.finished else self.order.state())
-        if self.own is not None:
-            sampler["own"] = self.own
-        state: dict[str, Any] = {
-            "feedline": VERSION,
-            "kind": self.kind,
-            "yielded": self.yielded,
-            "ahead": sorted(self.ahead),
-            "finished": self.finished,
-            "base_seed": self.base_seed,
-            "round": self.round,
-            "sampler": sampler,
-            "workers": None,
-        }
-        if self.workers is not None:
-            state["workers"] = [dict(worker) for worker in self.workers]
-            state["turn"] = self.turn
-        return state
+# Programs filter warnings by torch's words.
+_REPLICAS = (
+    "For multiprocessing data-loading, this happens where each worker reads all of the data set: let its "
+    "__iter__ read the part that torch.utils.data.get_worker_info() names, see "
+    "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset"
+)
 
 
 class Epoch(Iterator[Any]):
-    """One iteration over a loader."""
+    """One iteration over a loader. With persistent workers it is used for one epoch after the other,
+    as torch's iterator is: what subclasses of torch's loader do with that one goes for this."""
 
-    def __init__(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
-        self._loader: DataLoader[Any] | None = loader
+    def __init__(self) -> None:
+        self._loader: DataLoader[Any] | None = None
+        self._executor: Executor | None = None
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """Begins the next epoch, with the workers that there are."""
+        loader._notice_fork()
+        self._leave()
+        self._begin(loader)
+
+    def _begin(self, loader: DataLoader[Any]) -> None:
+        resumed = loader._resumed
+        self._start(loader, resumed)
+        loader._resumed = None
+        loader._epoch = weakref.ref(self)
+        loader._progress = self._progress
+
+    def _start(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
+        self._loader, self._executor = loader, None
+        self._made_ahead = False
+        self._maker = weakref.ref(loader)
+        self._index_sampler = loader._index_sampler
         # What the epoch before came to is reported before the figures are of this one.
         self._reporter = loader._reporter.begin()
         loader._core.begin_epoch(loader._epochs)
@@ -102,48 +79,61 @@ class Epoch(Iterator[Any]):
         # Each worker has its own part of the data or its own state: the tasks go round.
         self._own = self._kind == "iterable" or is_stateful(loader.dataset)
         self._len_called = loader._IterableDataset_len_called
-        self._executor: Executor | None = None
-        finished = resumed is not None and bool(resumed.get("finished"))
-        if finished:
-            # The epoch was over: what matters is where the generators stood.
-            assert resumed is not None
-            for one, state in zip(generators(loader)[1:], resumed["sampler"]["torch"][1:], strict=False):
-                one.set_state(state)
-            if loader.persistent_workers and loader.num_workers > 0:
-                loader._base_seed, loader._round = resumed["base_seed"], resumed["round"] + 1
-            load_sampler(loader, resumed["sampler"].get("own"))
-            resumed = None
-        guess, loader._guess = loader._guess, None
-        persistent = loader.persistent_workers and loader.num_workers > 0
-        if guess is not None and (resumed is not None or not guess[0].holds()):
-            guess[1].close()
-            # The program draws between epochs: it would be in vain the next time too.
-            loader._guesses = resumed is not None
-            loader._give_executor(guess[2])
-            guess = None
-        if guess is not None:
-            order = guess[0].order
-        else:
-            order = SamplerOrder(loader, None if resumed is None else resumed["sampler"], _first(resumed))
-            if resumed is None:
-                order.begin()
+        within, draws = resumed, loader._draws
         if resumed is not None:
-            base_seed, number = resumed["base_seed"], resumed["round"]
-        elif persistent and loader._base_seed is not None:
-            base_seed, number = loader._base_seed, loader._round
-        else:
-            base_seed, number = draw_base_seed(loader), loader._round
-        loader._base_seed, loader._round = base_seed, number + (1 if persistent else 0)
-        self._progress = Progress(self._kind, base_seed, number, order)
-        if resumed is not None:
-            self._progress.yielded = resumed["yielded"]
-            self._progress.ahead = set(resumed.get("ahead", ()))
-            self._progress.own = resumed["sampler"].get("own")
+            draws.resume(from_text(resumed["draws"]))
+            if resumed["finished"] or not resumed["begun"]:
+                self._go_on(loader, resumed)
+                within = None
+        # What is left of an epoch was drawn before.
+        with draws.drawing() if within is None else contextlib.nullcontext():
+            order, base_seed, number, guess = self._draw(loader, within)
+        progress = self._progress = Progress(self._kind, base_seed, number, order, lambda: draws.text)
+        if within is not None:
+            progress.resume(within)
+        elif order.is_stateful:
+            progress.own = order.sampler_state()
         if guess is not None:
             self._feed, self._executor = guess[1], guess[2]
             loader._core.feed = self._feed
             return
         self._open(loader, resumed)
+
+    @staticmethod
+    def _go_on(loader: DataLoader[Any], resumed: dict[str, Any]) -> None:
+        """The state was taken between two epochs: the next one begins."""
+        resume_between(loader, resumed)
+        if loader.persistent_workers and loader.num_workers > 0 and resumed["begun"]:
+            loader._base_seed, loader._round = resumed["base_seed"], resumed["round"] + 1
+
+    @staticmethod
+    def _draw(
+        loader: DataLoader[Any], resumed: dict[str, Any] | None
+    ) -> tuple[SamplerOrder, int, int, tuple[Guess, Feed, Executor] | None]:
+        """The epoch's order, its base seed and number, and what of it was made ahead."""
+        guess, loader._guess = loader._guess, None
+        persistent = loader.persistent_workers and loader.num_workers > 0
+        if guess is not None and (
+            resumed is not None or not loader._suits(guess[2]) or not _holds(loader, guess)
+        ):
+            guess[1].close()
+            # The program draws between epochs: it would be in vain the next time too.
+            loader._guesses = resumed is not None
+            loader._give_executor(guess[2])
+            guess = None
+        order = SamplerOrder(loader) if guess is None else guess[0].order
+        if resumed is not None:
+            order.resume(resumed, resumed["yielded"])
+            base_seed, number = resumed["base_seed"], resumed["round"]
+        else:
+            if guess is None:
+                order.begin()
+            if persistent and loader._base_seed is not None:
+                base_seed, number = loader._base_seed, loader._round
+            else:
+                base_seed, number = draw_base_seed(loader), loader._round
+        loader._base_seed, loader._round = base_seed, number + (1 if persistent else 0)
+        return order, base_seed, number, guess
 
     def _open(self, loader: DataLoader[Any], resumed: dict[str, Any] | None) -> None:
         job, progress = loader._job(), self._progress
@@ -155,22 +145,19 @@ class Epoch(Iterator[Any]):
             first = next(tasks, None)
             if first is not None:
                 tasks = _chain(first, tasks)
+        idle = loader._idle
         executor = self._executor = loader._take_executor(job, progress.base_seed, first)
+        # Workers that stay have the data set as it was: the caller's would be another one.
+        stays = executor is idle and loader.persistent_workers
         turns = turns and executor.name == "processes"
         begin, turn, active = Begin(rows=loader.batch_size or 1), 0, None
         workers = max(1, loader.num_workers)
         if own:
-            progress.workers = [
-                {"state": None, "batches": 0, "all": 0, "ended": False} for _ in range(workers)
-            ]
-            if resumed is not None and resumed.get("workers") is not None:
-                progress.workers = [dict(worker) for worker in resumed["workers"]]
-                begin.states = [worker["state"] for worker in progress.workers]
-                begin.skips = [worker["batches"] for worker in progress.workers]
-                turn = progress.turn = int(resumed.get("turn", 0))
-                active = [not worker["ended"] for worker in progress.workers]
-                if self._kind == "iterable":
-                    self._announce_skips(begin)
+            active = self._begin_rows(loader, begin, resumed)
+            turn = progress.turn
+            begin.ended, begin.reports = executor.name == "inline" and loader._exhausted, True
+            progress.begins = executor.begins
+            loader._exhausted = False
         else:
             turn = progress.yielded % workers
         executor.begin(begin)
@@ -182,12 +169,38 @@ class Epoch(Iterator[Any]):
             turns=turns,
             turn=turn,
             active=active,
-            helper=None if own else _helper(loader, job, executor),
+            helper=None if own or stays else _helper(loader, job, executor),
         )
         self._feed.progress = progress
         loader._core.feed = self._feed
         if loader.num_workers > 0:
             self._feed.fill()
+
+    def _begin_rows(
+        self, loader: DataLoader[Any], begin: Begin, resumed: dict[str, Any] | None
+    ) -> list[bool] | None:
+        """Gives each worker its part or its state, and returns which of them have more to give."""
+        progress = self._progress
+        progress.workers = [
+            {"state": None, "batches": 0, "all": 0, "ended": False} for _ in range(max(1, loader.num_workers))
+        ]
+        if resumed is None or resumed["workers"] is None:
+            return None
+        stay = loader.num_workers == 0 or loader.persistent_workers
+        if resumed["finished"] and not stay:
+            # The next epoch's workers are new ones, with the program's data set.
+            return None
+        progress.workers = [dict(row) for row in resumed["workers"]]
+        if resumed["finished"]:
+            for row in progress.workers:
+                row["ended"] = False
+        elif resumed["begun"]:
+            progress.turn = int(resumed["turn"])
+        begin.states = [row["state"] for row in progress.workers]
+        begin.skips = [row["batches"] for row in progress.workers]
+        if self._kind == "iterable":
+            self._announce_skips(begin)
+        return [not row["ended"] for row in progress.workers]
 
     def _announce_skips(self, begin: Begin) -> None:
         assert begin.states is not None and begin.skips is not None
@@ -225,7 +238,7 @@ class Epoch(Iterator[Any]):
                         index,
                         seed=mixed(progress.base_seed, progress.round, number) if seeded else None,
                         # Passing over batches brings an iterable to its place, but no other state.
-                        snapshot=(every is not None and (number + 1) % every == 0) if iterable else stateful,
+                        snapshot=bool(every and (number + 1) % every == 0) if iterable else stateful,
                         note=order.sampler_state() if order.is_stateful else None,
                     )
                 number += 1
@@ -236,8 +249,7 @@ class Epoch(Iterator[Any]):
         return self
 
     def __len__(self) -> int:
-        assert self._loader is not None
-        return len(self._loader._index_sampler)
+        return len(self._index_sampler)
 
     def __next__(self) -> Any:
         loader = self._loader
@@ -272,7 +284,8 @@ class Epoch(Iterator[Any]):
         if self._len_called is not None and self._kind == "iterable" and progress.yielded > self._len_called:
             warnings.warn(
                 f"Length of IterableDataset {loader.dataset} was reported to be {self._len_called} (when "
-                f"accessing len(dataloader)), but {progress.yielded} samples have been fetched. ",
+                f"accessing len(dataloader)), but {progress.yielded} samples have been fetched. "
+                + (_REPLICAS if loader.num_workers > 0 else ""),
                 stacklevel=2,
             )
         if self._pin:
@@ -316,10 +329,16 @@ class Epoch(Iterator[Any]):
         executor = self._executor
         if executor is None or executor.name == "inline" or loader._resumed is not None:
             return
-        if not loader._guesses or self._own or not is_known(loader):
+        if self._made_ahead or not loader._guesses or self._own or not is_known(loader):
             return
-        guess = Guess(loader, executor.capacity)
-        progress = Progress("map", self._progress.base_seed, loader._round, guess.order)
+        self._made_ahead = True
+        source = _source(loader, executor)
+        if source is None:
+            return
+        with loader._draws.drawing():
+            guess = Guess(loader, executor.capacity)
+        guess.made_from = source
+        progress = Progress("map", self._progress.base_seed, loader._round, guess.order, str)
         tasks = self._tasks(loader, _Ready(guess.order, guess.indices), progress)
         feed = _EpochFeed(
             executor,
@@ -327,7 +346,6 @@ class Epoch(Iterator[Any]):
             in_order=loader.in_order,
             timeout=loader.timeout,
             turns=loader.random == "worker" and executor.name == "processes",
-            helper=_helper(loader, loader._job(), executor),
         )
         feed.fill(self._feed.pending)
         loader._guess = guess, feed, executor
@@ -340,6 +358,7 @@ class Epoch(Iterator[Any]):
         loader, self._loader = self._loader, None
         if loader is None:
             return
+        loader._exhausted = True
         executor, self._executor = self._executor, None
         if loader._guess is not None:
             loader._guess[1].fill()
@@ -361,6 +380,13 @@ class Epoch(Iterator[Any]):
             executor.forget()
             loader._give_executor(executor)
 
+    def _shutdown_workers(self) -> None:
+        """What programs call to end the workers of torch's iterator early."""
+        self._leave()
+        loader = self._maker()
+        if loader is not None:
+            loader._end_idle()
+
     def __reduce__(self) -> Any:
         # As torch: what is under way cannot be taken along.
         raise NotImplementedError(f"{type(self).__name__} cannot be pickled")
@@ -373,12 +399,22 @@ class Epoch(Iterator[Any]):
                 pass
 
 
+def _source(loader: DataLoader[Any], executor: Executor) -> Any:
+    return made_from((loader.dataset, loader.collate_fn), copied=isinstance(executor, Processes))
+
+
+def _holds(loader: DataLoader[Any], guess: tuple[Guess, Feed, Executor]) -> bool:
+    """Whether what was made ahead is what would be made now."""
+    return is_same(guess[0].made_from, _source(loader, guess[2])) and guess[0].holds()
+
+
 def _helper(
     loader: DataLoader[Any], job: Job, executor: Executor
 ) -> Callable[[Task], tuple[Any, Any]] | None:
     """Makes batches in the program's own thread while the workers are still starting, where nobody
-    could tell the difference."""
-    if executor.name != "processes" or loader.random != "batch" or loader.worker_init_fn is not None:
+    could tell the difference: a sample that hangs would not be left after `timeout` seconds there."""
+    visible = loader.random != "batch" or loader.worker_init_fn is not None or loader.timeout > 0
+    if visible or not loader._core.helps(executor):
         return None
     assert loader._base_seed is not None
     return helper(dataclasses.replace(job, dataset=StandIn(job, loader._base_seed)), executor)
@@ -392,7 +428,10 @@ class _EpochFeed(Feed):
 
     def ended(self, task: Task, result: Result) -> None:
         if self.progress is not None and self.progress.workers is not None:
-            self.progress.workers[task.worker or 0]["ended"] = True
+            row = self.progress.workers[task.worker or 0]
+            row["ended"] = True
+            if result.state is not None:
+                row.update(state=result.state, batches=0)
             self.progress.count(task.number)
 
     def assigned(self, task: Task) -> None:
@@ -424,7 +463,3 @@ class _Ready(SamplerOrder):
 def _chain(first: Task, rest: Iterator[Task]) -> Iterator[Task]:
     yield first
     yield from rest
-
-
-def _first(resumed: dict[str, Any] | None) -> int:
-    return 0 if resumed is None else int(resumed["yielded"])

@@ -19,8 +19,11 @@ from feedline.code.core import EXECUTORS, LoaderCore
 from feedline.observe.live import open_dashboard
 from feedline.observe.report import Reporter
 from feedline.observe.tuning import Decisions, freeze_code
-from feedline.torch.epoch import VERSION, Epoch, Progress, kind_of
+from feedline.torch.accelerate import AskedByPrepare
+from feedline.torch.draws import PinnedDraws
+from feedline.torch.epoch import Epoch
 from feedline.torch.order import Guess
+from feedline.torch.state import Progress, check, fresh, kind_of
 from feedline.workers import Choice, Executor, Feed, Job, Task, choose, is_stateful
 from feedline.workers.slots import Pin
 from feedline.workers.torch_side import added_functions
@@ -35,10 +38,15 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     Beyond torch's and StatefulDataLoader's arguments:
 
-    executor: where the data set's code runs. "processes" start from a server process that has
-        imported what they need (or as `multiprocessing_context` says), "threads" share the data
+    executor: where the data set's code runs. "processes" are forks of the program where that is safe,
+        else of a server process that has imported what they need (or as `multiprocessing_context`
+        says), "threads" share the data
         set and suit code that lets go of the interpreter's lock, "inline" is the caller's thread.
-        "auto" tries the first samples and picks; `stats()["executor"]` says what and why.
+        "auto" tries the first samples and picks; `stats()["executor"]` says what and why. With
+        "processes", a `multiprocessing_context` or a `timeout` no sample runs in the program. "auto" may
+        run samples in it (to try them, in threads, and the first ones while processes start), unless
+        their code can be seen to end processes or to use native code of its own or of libraries that
+        are not in wide use: a crash there would be the program's.
     num_workers: as torch's, or "auto", which begins with one for each core that the process may use
         (a share of them under torchrun). They are then adjusted to what the program needs; the
         batches are the same, and `stats()["tuning"]` has what was decided and why. Where each
@@ -48,6 +56,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         each worker once, as torch does. Threads share the generators and are not seeded.
     dashboard: as of `feedline.Loader`.
     """
+
+    _is_accelerate_prepared = AskedByPrepare()
+    # Read when torch's own __init__ sets `_iterator`.
+    _kept: Any = None
+    _idle: Executor | None = None
+    _guess: tuple[Guess, Feed, Executor] | None = None
+    _epoch: weakref.ref[Epoch] | None = None
 
     def __init__(
         self,
@@ -78,8 +93,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             raise ValueError(f"executor = {executor!r}: is not one of {', '.join(EXECUTORS)}")
         if random not in ("batch", "worker"):
             raise ValueError(f"random = {random!r}: is neither 'batch' nor 'worker'")
-        if snapshot_every_n_steps is not None and snapshot_every_n_steps < 1:
-            raise ValueError("snapshot_every_n_steps must be at least 1")
+        if snapshot_every_n_steps is not None and snapshot_every_n_steps < 0:
+            raise ValueError("snapshot_every_n_steps must not be negative; 0 and None take no snapshots")
         self._adjusts = num_workers == "auto"
         if num_workers == "auto":
             num_workers = _auto_workers(dataset, random)
@@ -111,34 +126,74 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             warnings.warn("multiprocessing_context has no meaning with executor='threads'", stacklevel=2)
         self.executor, self.random = executor, random
         self.snapshot_every_n_steps = snapshot_every_n_steps
-        self._idle: Executor | None = None
         self._progress: Progress | None = None
-        self._epoch: weakref.ref[Epoch] | None = None
+        self._started: weakref.WeakKeyDictionary[Executor, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._resumed: dict[str, Any] | None = None
         self._base_seed: int | None = None
         self._round = 0
-        self._guess: tuple[Guess, Feed, Executor] | None = None
+        self._draws = PinnedDraws()
+        # Whether the data set's iterator was at its end when the last epoch was over.
+        self._exhausted = False
+        # Whether workers that stay must get the program's data set again.
+        self._renews = False
+        self._warned_of_order = False
         self._guesses = True
         self.dashboard_url = open_dashboard(dashboard)
         self._make_core()
 
     def __iter__(self) -> Any:
+        if not (self.persistent_workers and self.num_workers > 0):
+            return self._get_iterator()
+        iterator = self._iterator
+        if iterator is None:
+            iterator = self._iterator = self._get_iterator()
+        else:
+            iterator._reset(self)
+        return iterator
+
+    def _get_iterator(self) -> Any:
+        """An iterator with workers of its own. As with torch, subclasses may override and call it."""
         if isinstance(self.dataset, IterDataPipe | MapDataPipe):
-            return super().__iter__()
+            return super()._get_iterator()
+        if self.num_workers > 0:
+            self.check_worker_number_rationality()
         self._warn_about_pinning()
         self._notice_fork()
-        resumed = self._resumed
-        persistent = self.persistent_workers and self.num_workers > 0
-        if persistent and self._epoch is not None:
-            # There is one set of workers: the epoch before gives them up.
-            last = self._epoch()
-            if last is not None:
-                last._leave()
-        epoch = Epoch(self, resumed)
-        self._resumed = None
-        self._epoch = weakref.ref(epoch)
-        self._progress = epoch._progress
+        if self.persistent_workers:
+            self._end_idle()
+            self._base_seed, self._round = None, 0
+        epoch = Epoch()
+        epoch._begin(self)
         return epoch
+
+    @property
+    def _iterator(self) -> Any:
+        """The iterator whose workers persist. Programs set it to None to get new ones."""
+        if not isinstance(self._kept, weakref.ref):
+            return self._kept
+        # An epoch holds its loader; held by it in turn, neither would go with its last name.
+        epoch = self._kept()
+        if epoch is None:
+            epoch = Epoch()
+            self._kept = weakref.ref(epoch)
+        return epoch
+
+    @_iterator.setter
+    def _iterator(self, iterator: Any) -> None:
+        self._kept = weakref.ref(iterator) if isinstance(iterator, Epoch) else iterator
+        if iterator is None:
+            self._end_idle()
+
+    def _end_idle(self) -> None:
+        """Ends the workers that wait for the next epoch or have begun with it."""
+        guess, self._guess = self._guess, None
+        idle, self._idle = self._idle, None
+        last = None if self._epoch is None else self._epoch()
+        if guess is not None and (last is None or last._executor is not guess[2]):
+            guess[1].close()
+            idle = guess[2]
+        if idle is not None:
+            idle.close()
 
     def _notice_fork(self) -> None:
         """In a forked child the workers, and whatever locks they hold, are the parent's."""
@@ -152,13 +207,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             warnings.warn(
                 "pin_memory_device is deprecated, the current accelerator will be used as the device, "
                 f"ignore pin_memory_device='{self.pin_memory_device}'.",
-                stacklevel=3,
+                stacklevel=4,
             )
         if not torch.accelerator.is_available():
             warnings.warn(
                 "'pin_memory' argument is set as true but no accelerator is found, then device pinned "
                 "memory won't be used.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _job(self) -> Job:
@@ -183,17 +238,40 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         choice = self._core.choose(self.executor, workers, lambda: self._choose(job, base_seed, first))
         if choice.name == "inline":
             return self._core.start(choice, job, workers, prefetch, base_seed)
-        idle, self._idle = self._idle, None
+        idle = self._idle
+        renews, self._renews = self._renews, False
         if idle is not None and idle.owner == os.getpid():
-            if not self.persistent_workers:
-                # torch starts new workers, which see the data set as it is now.
-                idle.renew(job, base_seed)
-            return idle
+            if self._suits(idle):
+                if not self.persistent_workers or renews:
+                    # torch starts new workers, which see the data set as it is now.
+                    self._renew(idle, job, base_seed)
+                self._idle = None
+                return idle
+            idle.close()
+        self._idle = None
         method, pin = self._start_method(), self._pin_function()
         executor = self._core.start(choice, job, workers, prefetch, base_seed, method=method, pin=pin)
+        self._started[executor] = self._start_settings()
         # Whatever happens to this object, its workers end with it.
         weakref.finalize(self, executor.close)
         return executor
+
+    def _start_settings(self) -> tuple[Any, ...]:
+        """What workers are started with; programs may change it between two epochs."""
+        return self.num_workers, self.prefetch_factor, self._start_method()
+
+    def _suits(self, executor: Executor) -> bool:
+        return self._started.get(executor) == self._start_settings()
+
+    def _renew(self, idle: Executor, job: Job, base_seed: int) -> None:
+        """Gives the workers their job. If that fails, they are kept for one that can be given."""
+        try:
+            idle.renew(job, base_seed)
+        except BaseException:
+            if idle.broken is not None:
+                self._idle = None
+                idle.close()
+            raise
 
     def _choose(self, job: Job, base_seed: int, first: Task | None) -> Choice:
         """Where the data set's code runs, if the program leaves it open."""
@@ -201,6 +279,8 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             return Choice("processes", "multiprocessing_context was given")
         if self.random == "worker":
             return Choice("processes", "random='worker' seeds each worker process")
+        if self.timeout > 0:
+            return Choice("processes", "a timeout was given: only a process can be left while it hangs")
         return choose(job, self.num_workers, first, base_seed).log()
 
     def _pin_function(self) -> Callable[[int, int], Pin] | None:
@@ -228,15 +308,25 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     def _start_method(self) -> str:
         """How worker processes are started."""
         context = self.multiprocessing_context
-        return "forkserver" if context is None else str(context.get_start_method())
+        return "default" if context is None else str(context.get_start_method())
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration stands, after the last batch that was handed over."""
+        """Where the iteration stands, after the last batch that was handed over.
+
+        It pins what later epochs are drawn from: with `shuffle=True` and without a generator they are
+        torch's own as long as nobody but the loader draws from torch's default generator, and are the
+        same after a resume in any case. Seeding torch anew undoes that.
+        """
+        if not self.in_order and self.num_workers > 0 and not self._warned_of_order:
+            self._warned_of_order = True
+            warnings.warn(
+                "with in_order=False a loader that resumes gives each remaining sample once, but in "
+                "which order is a matter of chance, as it was before",
+                stacklevel=2,
+            )
         if self._resumed is not None:
             return dict(self._resumed)
-        if self._progress is None:
-            return {"feedline": VERSION, "kind": kind_of(self.dataset), "begun": False}
-        return self._progress.state()
+        return (self._progress or fresh(self)).state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on where `state_dict` was taken; the next iteration begins there."""
@@ -245,18 +335,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
         if not state_dict:
             # As StatefulDataLoader: an empty state is no state.
             return
-        if "_snapshot" in state_dict or "_num_yielded" in state_dict:
-            raise StateError(
-                "cannot resume: this state was taken from torchdata's StatefulDataLoader; finish that epoch "
-                "with it, or begin the epoch again"
-            )
-        _check(state_dict, self)
+        check(state_dict, self)
         self._notice_fork()
         self._drop_guess()
         last = None if self._epoch is None else self._epoch()
         if last is not None:
             last._leave()
-        self._resumed = dict(state_dict) if state_dict.get("begun", True) else None
+        self._resumed, self._renews = dict(state_dict), True
         self._progress = self._core.feed = None
 
     def stats(self) -> dict[str, Any]:
@@ -305,14 +390,17 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_idle", "_progress", "_epoch", "_guess", "_reporter", "_decisions", "dashboard_url"):
+        left = "_idle", "_progress", "_epoch", "_kept", "_guess", "_reporter", "_decisions", "dashboard_url"
+        for name in left:
             state[name] = None
+        del state["_started"]
         # Of the core, the choice of an executor is all that goes along.
         state["_core"] = self._core.choice
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._started = weakref.WeakKeyDictionary()
         self._make_core(state["_core"])
 
 
@@ -336,40 +424,3 @@ def _auto_workers(dataset: Any, random: str) -> int:
         stacklevel=3,
     )
     return 1
-
-
-def _check(state: Mapping[str, Any], loader: DataLoader[Any]) -> None:
-    kind = kind_of(loader.dataset)
-    version = state.get("feedline")
-    if not isinstance(version, int) or isinstance(version, bool) or not isinstance(state.get("kind"), str):
-        raise StateError("cannot resume: this is no state of feedline.torch.DataLoader")
-    if version != VERSION:
-        raise StateError(
-            f"cannot resume: the state has version {version}, this feedline reads version {VERSION}; "
-            "resume with the feedline that wrote it"
-        )
-    if state["kind"] != kind:
-        raise StateError(
-            f"cannot resume: the state is of {state['kind']}-style data, the data set is {kind}-style"
-        )
-    if not state.get("begun", True):
-        return
-    for name, types in (("yielded", int), ("base_seed", int), ("round", int), ("sampler", Mapping)):
-        if not isinstance(state.get(name), types) or isinstance(state.get(name), bool):
-            raise StateError(f"cannot resume: the state's {name!r} is missing or not what it should be")
-    if state["yielded"] < 0:
-        raise StateError("cannot resume: the state's 'yielded' is negative")
-    if not isinstance(state["sampler"].get("torch"), list | tuple):
-        raise StateError("cannot resume: the state's 'sampler' has no generators")
-    rows = state.get("workers")
-    if rows is not None and not (
-        isinstance(rows, list | tuple)
-        and all(isinstance(row, Mapping) and {"state", "batches", "all", "ended"} <= set(row) for row in rows)
-    ):
-        raise StateError("cannot resume: the state's 'workers' are not what they should be")
-    workers = max(1, loader.num_workers)
-    if state.get("workers") is not None and len(state["workers"]) != workers:
-        raise StateError(
-            f"cannot resume: each worker has its own part of this data set, and the state is of "
-            f"{len(state['workers'])} workers; use num_workers={len(state['workers'])}"
-        )

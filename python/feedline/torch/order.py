@@ -7,11 +7,13 @@ with any number of workers.
 
 from __future__ import annotations
 
+import collections
 import copy
 import itertools
 import random
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -26,9 +28,11 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from feedline.torch.draws import from_text, to_text
 from feedline.workers import is_stateful
 
 _KNOWN = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+_END = object()
 
 
 def _held(one: Any) -> list[Any]:
@@ -46,8 +50,11 @@ def samplers(loader: Any) -> list[Any]:
         one = pending.pop(0)
         if all(one is not other for other in found):
             found.append(one)
+            # What is called a sampler may be any iterable.
             pending += [
-                value for value in getattr(one, "__dict__", {}).values() if isinstance(value, Sampler)
+                value
+                for name, value in getattr(one, "__dict__", {}).items()
+                if isinstance(value, Sampler) or name in ("sampler", "batch_sampler")
             ]
     return found
 
@@ -85,41 +92,73 @@ def _stateful_sampler(loader: Any) -> Any:
     return next((one for one in samplers(loader) if is_stateful(one)), None)
 
 
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    if not all(a.equal(b) for a, b in zip(one["torch"], other["torch"], strict=True)):
-        return False
-    return one.get("random") == other.get("random") and one.get("numpy") == other.get("numpy")
+@dataclass
+class Drawn:
+    """What an order depends on, as it was before the order was drawn."""
+
+    generators: list[torch.Tensor]
+    """torch's default generator, and those that were handed to the loader."""
+    program: list[Any] | None = None
+    """random's and NumPy's global generators, where a sampler may draw from them."""
+    epoch: int | None = None
+    eager: bool = False
+    """Whether the sampler's iterator draws when it is made, which is before the base seed is drawn."""
+
+    def as_state(self) -> dict[str, Any]:
+        """For a state: numbers, text and lists."""
+        texts = [to_text(one) for one in self.generators]
+        return {"generators": texts, "program": self.program, "epoch": self.epoch, "eager": self.eager}
+
+    @staticmethod
+    def of_state(state: Mapping[str, Any]) -> Drawn:
+        """Reads it again."""
+        generators = [from_text(text) for text in state["generators"]]
+        return Drawn(generators, state["program"], state["epoch"], bool(state["eager"]))
+
+    def draws_as(self, other: Drawn) -> bool:
+        """Whether nothing was drawn between the two."""
+        same = all(a.equal(b) for a, b in zip(self.generators, other.generators, strict=True))
+        return same and self.program == other.program
 
 
-class SamplerOrder:
-    """The index lists of one epoch, and the state to find the next one again."""
+class SamplerOrder(Iterator[Any]):
+    """The index lists of one epoch, and what it takes to find the next one again."""
 
-    def __init__(self, loader: Any, state: dict[str, Any] | None = None, yielded: int = 0) -> None:
+    def __init__(self, loader: Any) -> None:
         # The loader holds on to its newest order, and must die with its last name nevertheless.
         self._loader = weakref.proxy(loader)
-        self._before: dict[str, Any] | None = None
+        self._before: Drawn | None = None
+        self._text: dict[str, Any] | None = None
         self._sampler = _stateful_sampler(loader)
         self._iterator: Iterator[Any] | None = None
-        if state is not None:
-            self._resume(state, yielded)
+        # A list that was drawn to pin the order; empty where the sampler had none.
+        self._first: list[list[Any]] = []
 
     def begin(self) -> None:
         """Makes the sampler's iterator; torch does that when an iteration begins."""
         if self._before is not None or is_known(self._loader):
             self._iterator = iter(self._loader._index_sampler)
             return
-        before = self._snapshot()
+        before = self.drawn_from()
         self._iterator = iter(self._loader._index_sampler)
-        if not _same(before, self._snapshot()):
+        if not before.draws_as(self.drawn_from()):
             # It draws at once and not with its first element: before the base seed, which follows.
-            self._before = {**before, "eager": True}
+            before.eager = True
+            self._before = before
 
     def __next__(self) -> Any:
-        if self._before is None:
-            # Most samplers draw with their first element, not before.
-            self._before = self._snapshot()
+        if self._first:
+            taken = self._first.pop()
+            if not taken:
+                raise StopIteration
+            return taken[0]
         assert self._iterator is not None
-        return next(self._iterator)
+        if self._before is not None:
+            return next(self._iterator)
+        # Most samplers draw with their first element, not before.
+        with self._loader._draws.drawing():
+            self._before = self.drawn_from()
+            return next(self._iterator)
 
     def sampler_state(self) -> Any:
         """The state of a sampler or its iterator that has one of its own, after the last draw."""
@@ -132,31 +171,39 @@ class SamplerOrder:
         """Whether the sampler keeps its own state."""
         return self._sampler is not None or is_stateful(self._iterator)
 
-    def _snapshot(self) -> dict[str, Any]:
-        """What an order depends on before it is drawn."""
+    def drawn_from(self) -> Drawn:
+        """What an order that is drawn now depends on."""
         loader = self._loader
-        state: dict[str, Any] = {"torch": [one.get_state() for one in generators(loader)]}
+        drawn = Drawn([one.get_state() for one in generators(loader)])
         if not is_known(loader):
-            state["random"] = random.getstate()
-            drawn: Any = numpy.random.get_state()  # noqa: NPY002
-            kind, keys, *rest = drawn
-            state["numpy"] = [kind, keys.tolist(), *rest]
+            numpys: Any = numpy.random.get_state()  # noqa: NPY002
+            kind, keys, *rest = numpys
+            version, numbers, extra = random.getstate()
+            drawn.program = [[version, list(numbers), extra], [kind, keys.tolist(), *rest]]
         sampler = innermost(loader)
         epoch = getattr(sampler, "epoch", None)
         if isinstance(epoch, int) and callable(getattr(sampler, "set_epoch", None)):
-            state["epoch"] = epoch
-        return state
+            drawn.epoch = epoch
+        return drawn
 
-    def state(self) -> dict[str, Any]:
-        """What it takes to draw the same order again."""
-        return self._before if self._before is not None else self._snapshot()
+    def state(self, *, over: bool) -> dict[str, Any]:
+        """What it takes to draw the same order again, or the next one if this one is over."""
+        if self._before is None or over:
+            # It will be drawn from what is pinned now.
+            drawn = self.drawn_from()
+            drawn.generators[0] = self._loader._draws.pin()
+            return drawn.as_state()
+        if self._text is None:
+            self._text = self._before.as_state()
+        return self._text
 
-    def _resume(self, state: dict[str, Any], yielded: int) -> None:
+    def resume(self, state: Mapping[str, Any], yielded: int) -> None:
+        """Draws an order that was begun before, and passes over what was yielded of it."""
         loader = self._loader
-        self._before = state
-        own = state.get("own")
+        before = self._before = Drawn.of_state(state)
+        (own,) = state["own"]
         if own is not None and "sampler" in own and self._sampler is not None:
-            self._sampler.load_state_dict(own["sampler"])
+            _load(self._sampler, own["sampler"], over=yielded == 0)
             self.begin()
             return
         if own is not None and "iterator" in own:
@@ -165,39 +212,61 @@ class SamplerOrder:
                 self._iterator.load_state_dict(own["iterator"])  # type: ignore[union-attr]
                 return
         sampler = innermost(loader)
-        if "epoch" in state and callable(getattr(sampler, "set_epoch", None)):
-            sampler.set_epoch(state["epoch"])
+        if before.epoch is not None and callable(getattr(sampler, "set_epoch", None)):
+            sampler.set_epoch(before.epoch)
         # The program's generators are its own business; only those that were handed to the
         # loader go on from where the order was drawn.
         kept = torch.default_generator.get_state()
         kept_random, kept_numpy = random.getstate(), numpy.random.get_state()  # noqa: NPY002
         try:
-            for one, before in zip(generators(loader), state["torch"], strict=False):
-                one.set_state(before)
-            if "random" in state:
-                version, numbers, extra = state["random"]
+            for one, drawn in zip(generators(loader), before.generators, strict=False):
+                one.set_state(drawn)
+            if before.program is not None:
+                (version, numbers, extra), (kind, keys, *rest) = before.program
                 random.setstate((version, tuple(numbers), extra))
-                kind, keys, *rest = state["numpy"]
                 numpy.random.set_state((kind, numpy.array(keys, numpy.uint32), *rest))  # noqa: NPY002
             self.begin()
-            if state.get("eager") and loader.generator is not None:
+            if before.eager and loader.generator is not None:
                 draw_base_seed(loader)
-            for _ in range(yielded):
-                try:
-                    next(self)
-                except StopIteration:
-                    break
+            collections.deque(itertools.islice(self, yielded), 0)
+            if yielded == 0:
+                # Samplers draw their order with the first element.
+                self._first = [list(itertools.islice(self, 1))]
+            after = torch.default_generator.get_state()
         finally:
             torch.default_generator.set_state(kept)
             random.setstate(kept_random)
             numpy.random.set_state(kept_numpy)  # noqa: NPY002
+        if state["generators"][0] == state["draws"]:
+            # It was not drawn yet when the state was taken.
+            loader._draws.resume(after)
 
 
-def load_sampler(loader: Any, own: Any) -> None:
-    """Gives a sampler that keeps its own state the one it had."""
+def resume_between(loader: Any, state: Mapping[str, Any]) -> None:
+    """Puts generators and samplers where they were when an epoch was over, or none was begun."""
+    drawn = Drawn.of_state(state)
+    for one, before in zip(generators(loader)[1:], drawn.generators[1:], strict=False):
+        one.set_state(before)
+    (own,) = state["own"]
+    if own is None:
+        return
+    if "iterator" in own:
+        iterator = iter(loader._index_sampler)
+        if is_stateful(iterator):
+            iterator.load_state_dict(own["iterator"])
+            next(iterator, None)
+        return
     sampler = _stateful_sampler(loader)
-    if sampler is not None and own is not None and "sampler" in own:
-        sampler.load_state_dict(own["sampler"])
+    if sampler is not None:
+        _load(sampler, own["sampler"], over=bool(state["begun"]))
+
+
+def _load(sampler: Any, own: Any, *, over: bool) -> None:
+    """Gives a sampler the state it had; `over` if that may be the end of an epoch before."""
+    sampler.load_state_dict(own)
+    if over and next(iter(sampler), _END) is not _END:
+        # That was no end: the sampler is as it is when an epoch begins.
+        sampler.load_state_dict(own)
 
 
 class Guess:
@@ -206,6 +275,7 @@ class Guess:
 
     def __init__(self, loader: Any, count: int) -> None:
         self._loader, self._count = weakref.proxy(loader), count
+        self.made_from: Any = None
         self.order = SamplerOrder(loader)
         sampler = innermost(loader)
         epoch = getattr(sampler, "epoch", None)
@@ -221,9 +291,9 @@ class Guess:
         else:
             source = loader._index_sampler
         self._before = [one.get_state() for one in generators(loader)]
-        self.order._before = self.order._snapshot()
+        self.order._before = self.order.drawn_from()
         if epoch is not None:
-            self.order._before["epoch"] = epoch
+            self.order._before.epoch = epoch
         self.order._iterator = iter(source)
         self.indices: list[Any] = []
         for _ in range(count):

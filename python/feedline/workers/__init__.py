@@ -12,11 +12,13 @@ batch holds does not depend on who makes it. `auto.choose` picks an executor.
 
 The rooms: `stack.py` writes samples into a batch row by row, in `slots.py`'s shared memory;
 `packing.py` sends values between processes, arrays by reference; `child.py` is a worker process,
-`server.py` what it is forked from; `failure.py` brings exceptions home; `torch_side.py` is all
-that knows torch.
+`launch.py` how it begins, `server.py` what it is forked from where the program should not be,
+`parcel.py` and `shared.py` how a data set gets there; `failure.py` brings exceptions home;
+`torch_side.py` is all that knows torch.
 """
 
 from feedline.workers.auto import Choice, choose
+from feedline.workers.contest import Comparison, Contest
 from feedline.workers.executor import Begin, Executor, Result
 from feedline.workers.failure import WorkerError
 from feedline.workers.feed import Feed
@@ -31,6 +33,8 @@ from feedline.workers.threads import Threads
 __all__ = [
     "Begin",
     "Choice",
+    "Comparison",
+    "Contest",
     "Ended",
     "Executor",
     "Feed",

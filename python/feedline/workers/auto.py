@@ -1,15 +1,22 @@
-"""Chooses between threads and processes by looking at the data set and at its first samples."""
+"""Chooses between threads and processes by looking at the data set and at its first samples.
+
+What is chosen here may run samples in the program: in threads, in the trial, or in the program's own
+thread while the workers start. Code that may end its process (`native_code.py`) is chosen processes
+for before any of it has run.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import logging
+import os
 import random
+import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy
@@ -17,7 +24,8 @@ import numpy
 from feedline import _native
 from feedline.workers import seeds
 from feedline.workers.job import Job, Task, is_stateful
-from feedline.workers.stand_in import StandIn
+from feedline.workers.native_code import ends_processes
+from feedline.workers.stand_in import PROCESSES, StandIn
 from feedline.workers.torch_side import OwnGenerator
 
 _log = logging.getLogger("feedline")
@@ -27,9 +35,12 @@ _SAMPLES, _SECONDS, _FEW = 32, 0.04, 4
 # Threads share one lock. Two that need it for 16 % each (Pillow, torchvision) made 0.94x of what torch's
 # processes make, and two processes of ours 1.05x: so together they must not need more than this.
 _LOCK_SHARE = 0.25
+# Between these shares of one sample both are measured: xarray over Dask over Zarr holds the lock for 53 % of
+# the time, and two threads made 221 samples/s of it, two processes 172.
+_CONTESTED = 0.3, 0.7
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Choice:
     """An executor's name and why it was chosen."""
 
@@ -37,6 +48,13 @@ class Choice:
     reason: str
     fallback: Literal["threads"] | None = None
     """An executor that makes the same batches, where this one was chosen for its speed alone."""
+    compare: bool = False
+    """Whether threads and processes are both measured (`contest.py`)."""
+    helps: bool = False
+    """Whether the program's own thread may run samples while the workers start. Not where processes
+    were asked for: what a sample does to its process must not be done to the program."""
+    forks: bool = True
+    """Whether workers may be forks of the program: not if the trial has opened files there."""
 
     def log(self) -> Choice:
         """Writes it to the log."""
@@ -46,20 +64,41 @@ class Choice:
 
 def choose(job: Job, workers: int, task: Task | None, base_seed: int = 0) -> Choice:
     """Decides, and leaves the samples of the trial in the task, whose first ones they are."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)() and job.kind == "map":
-        return Choice("threads", "this interpreter runs threads side by side")
     if job.kind == "iterable":
         return Choice("processes", "an iterable is divided among workers that are processes of their own")
+    ends = ends_processes([*_parts(job.dataset), job.collate])
+    if ends is not None:
+        return Choice("processes", f"the code may reach {ends}: it is kept out of the program's own process")
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return Choice("threads", "this interpreter runs threads side by side")
+    return dataclasses.replace(_choose(job, workers, task, base_seed), helps=True)
+
+
+def _choose(job: Job, workers: int, task: Task | None, base_seed: int) -> Choice:
     if job.init is not None:
         return Choice("processes", "worker_init_fn expects a process for each worker")
     if is_stateful(job.dataset):
         return Choice("processes", "the data set has a state, which each worker needs for itself")
+    held = made_for_processes(job.dataset)
+    if held is not None:
+        return Choice("processes", f"the data set holds {held}, which is made for processes")
     held = _not_for_threads(job.dataset)
     if held is not None:
         return Choice("processes", f"the data set holds {held}, which threads cannot share")
     if task is None:
         return Choice("threads", "there is nothing to load")
-    return _try(job, workers, task, base_seed)
+    before = _open_files()
+    choice = _try(job, workers, task, base_seed)
+    return dataclasses.replace(choice, forks=_open_files() <= before)
+
+
+def _open_files() -> set[tuple[str, str]]:
+    """What this process has open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        with contextlib.suppress(OSError):
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+    return {one for one in found if "/proc/" not in one[1]}
 
 
 def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
@@ -74,7 +113,10 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
     begun = time.perf_counter()
     try:
         # As in a worker thread; what still comes from the program's generators cannot be repeated there.
-        with contextlib.nullcontext() if task.seed is None else OwnGenerator() as generator:
+        with (
+            contextlib.nullcontext() if task.seed is None else OwnGenerator() as generator,
+            stand_in.seed_watched(),
+        ):
             count = _make_some(job, stand_in, task, samples, generator)
         own = generator is not None and generator.drawn
         if own and not _is_repeated(stand_in, task, samples):
@@ -97,7 +139,10 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
             f"samples draw from {drew} global generator, which threads would share in no fixed order",
         )
     if stand_in.asked:
-        return Choice("processes", "samples ask for get_worker_info, which threads cannot tell apart")
+        return Choice(
+            "processes",
+            "samples ask for get_worker_info or torch.initial_seed, which threads cannot tell apart",
+        )
     # What is opened with the first sample is there only now.
     held = _not_for_threads(stand_in.copy)
     if held is not None:
@@ -111,6 +156,9 @@ def _try(job: Job, workers: int, task: Task, base_seed: int) -> Choice:
     text = f"a sample takes {cost:.2f} ms and holds the interpreter's lock for {share:.0%} of it"
     if share * workers <= _LOCK_SHARE:
         return Choice("threads", f"{text}, so {workers} threads hardly wait for each other")
+    if _CONTESTED[0] <= share <= _CONTESTED[1]:
+        reason = f"{text}, which leaves open whether threads or processes make more"
+        return Choice("processes", reason, fallback="threads", compare=True)
     reason = f"{text}, so {workers} threads would wait for each other"
     return Choice("processes", reason, fallback="threads")
 
@@ -169,6 +217,7 @@ def _alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+_GENERATORS = random.Random, numpy.random.Generator, numpy.random.RandomState
 _UNSHARED: tuple[str, ...] = (
     "h5py._hl.files.File",
     "h5py._hl.dataset.Dataset",
@@ -185,9 +234,34 @@ _UNSHARED: tuple[str, ...] = (
     "cv2.VideoCapture",
 )
 
+# Of these, a fork has the same place in the same file.
+_OPEN = (
+    *(name for name in _UNSHARED if not name.startswith("torch")),
+    "builtins.Environment",
+    "lmdb.cffi.Environment",
+    "lmdb.cpython.Environment",
+)
+
 
 def _not_for_threads(dataset: Any) -> str | None:
     """Names something in the data set that two threads must not use at once."""
+    return _find_held(dataset, (io.IOBase, *_GENERATORS), _UNSHARED)
+
+
+def held_open(dataset: Any) -> str | None:
+    """Names something in the data set that a process and its forks must not both use."""
+    return _find_held(dataset, (io.IOBase, socket.socket), _OPEN)
+
+
+def made_for_processes(dataset: Any) -> str | None:
+    """Names something in the data set by which the program and its workers hear of each other. What a
+    sample does to it in the program itself, the program does not expect."""
+    return _find_held(dataset, (), (), PROCESSES)
+
+
+def _find_held(
+    dataset: Any, kinds: tuple[type, ...], names: tuple[str, ...], modules: tuple[str, ...] = ()
+) -> str | None:
     todo = [(part, "", 0) for part in _parts(dataset)]
     seen: set[int] = set()
     while todo:
@@ -197,11 +271,8 @@ def _not_for_threads(dataset: Any) -> str | None:
         seen.add(id(thing))
         kind = type(thing)
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if (
-            (isinstance(thing, io.IOBase) and not isinstance(thing, io.StringIO))
-            or isinstance(thing, random.Random | numpy.random.Generator | numpy.random.RandomState)
-            or name in _UNSHARED
-        ):
+        found = name in names or (modules and name.startswith(modules) and not isinstance(thing, type))
+        if found or (isinstance(thing, kinds) and not isinstance(thing, io.StringIO)):
             return f"{'an' if name[0] in 'aeiou' else 'a'} {name}" + (f" ({path})" if path else "")
         if depth < 4:
             for key, value in list(getattr(thing, "__dict__", {}).items())[:100]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
+import errno
 import os
 import pickle
 import socket
@@ -13,8 +14,11 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from feedline.workers.descriptors import advice
+
 _HEAD = struct.Struct("<QI")
-_MOST_FDS = 16
+# Of one message.
+MOST_FDS = 16
 # Ends that this program keeps. A forked child must not keep them open: their end is how the other
 # side learns that the program is gone.
 _kept: weakref.WeakSet[Channel] = weakref.WeakSet()
@@ -37,7 +41,8 @@ class Channel:
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
         """An end to keep and an end to give away."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with advice():
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         channel = Channel(ours)
         channel.keep()
         return channel, theirs
@@ -62,7 +67,8 @@ class Channel:
     def post(self, message: Any, fds: tuple[int, ...] = ()) -> None:
         """Sends a message and never waits: the other side may be stopped. What finds no room now goes
         with a later `flush`."""
-        self._outgoing.append((_encoded(message, len(fds)), [os.dup(fd) for fd in fds]))
+        with advice():
+            self._outgoing.append((_encoded(message, len(fds)), [os.dup(fd) for fd in fds]))
         self.flush()
 
     @property
@@ -115,9 +121,9 @@ class Channel:
         return message
 
     def _read(self, flags: int) -> None:
-        space = socket.CMSG_SPACE(_MOST_FDS * 4)
+        space = socket.CMSG_SPACE(MOST_FDS * 4)
         try:
-            data, rights, _, _ = self._socket.recvmsg(1 << 16, space, flags | socket.MSG_CMSG_CLOEXEC)
+            data, rights, got, _ = self._socket.recvmsg(1 << 16, space, flags | socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError as error:
             raise Closed from error
         for level, kind, content in rights:
@@ -127,6 +133,9 @@ class Channel:
                 self._fds.extend(fds)
         if not data:
             raise Closed
+        if got & socket.MSG_CTRUNC:
+            with advice():
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self._bytes += data
 
     def _next(self) -> tuple[Any, list[int]] | None:

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
-import mmap
 import os
 import random
 import select
@@ -19,20 +18,21 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import cloudpickle
 import numpy
 
 from feedline import _native
-from feedline.workers import torch_side
+from feedline.workers import parcel, torch_side
 from feedline.workers.channel import Channel, Closed
 from feedline.workers.failure import Failure
 from feedline.workers.job import Ended, Job, Maker, Task
-from feedline.workers.packing import pack, unpack
+from feedline.workers.packing import pack
 from feedline.workers.seeds import seed_all
 from feedline.workers.slots import Slot
 
 # The page that both processes see: the row that is being made, the oldest task that is still
-# wanted, and the task that is being made.
-ROW, WANTED, MAKING = 0, 1, 2
+# wanted, the task that is being made, and whether threads still write to multiprocessing's queues.
+ROW, WANTED, MAKING, FEEDING = 0, 1, 2, 3
 PAGE = 64
 
 
@@ -81,22 +81,30 @@ class Worker:
         self._maker: Maker | None = None
         self._trouble: BaseException | None = None
         self._worker = 0
+        # Descriptors of what the data set shares with the program.
+        self._carried: list[int] = []
+
+    def on_carry(self, *, fds: list[int]) -> None:
+        """Takes descriptors for the job that comes next."""
+        self._carried += fds
 
     def on_job(
         self, packed: Any, worker: int, base_seed: int, around: dict[str, Any], *, fds: list[int]
     ) -> None:
         """Takes the work over; a data set that cannot be opened here is reported with the first task."""
         self._worker, self._maker, self._trouble = worker, None, None
-        page = Slot(fds[1])
+        page = Slot(fds.pop(0))
         page.map(PAGE * 8)
         self._page = page.view(0, PAGE * 8).view(numpy.int64)
         try:
             _take_over(around)
-            job: Job = unpack(packed, _private(fds[0], packed.size))
+            job: Job = parcel.unpack(packed, fds, self._carried)
             self._maker = self._open(job, worker, base_seed)
         except Exception as error:
             self._trouble = error
-        os.close(fds[0])
+        for fd in (*fds, *self._carried):
+            os.close(fd)
+        self._carried = []
         self._channel.send(("ready", os.getpid()))
 
     def take_job(self, job: Job, worker: int, base_seed: int, page: Slot) -> None:
@@ -132,15 +140,19 @@ class Worker:
             maker.joining = torch_side.writing_to
         return maker
 
-    def on_begin(self, state: Any, skip: int, rows: int, *, fds: list[int]) -> None:
-        """Begins an epoch."""
-        if self._maker is None:
-            return
+    def on_begin(
+        self, epoch: int, state: Any, skip: int, rows: int, reports: bool, *, fds: list[int]
+    ) -> None:
+        """Begins an epoch; `reports`, the consumer wants to know where the data set stood."""
+        begins = None
         try:
-            self._trouble = None
-            self._maker.begin(state, skip, rows)
+            if self._maker is not None:
+                self._trouble = None
+                begins = self._maker.begin(state, skip, rows)
         except Exception as error:
             self._trouble = error
+        if reports:
+            self._channel.send(("begun", epoch, cloudpickle.dumps(begins)))
 
     def on_drop(self, slots: list[int], *, fds: list[int]) -> None:
         """Forgets slots that the consumer has given up."""
@@ -181,17 +193,20 @@ class Worker:
             answer = self._make(sequence, task, slot, row)
         except Stale:
             answer = ("stale", sequence)
-        except Ended:
-            answer = ("ended", sequence, pack((None, self._state(task)), slot))
         except Exception as error:
             slot.begin()
             answer = ("failed", sequence, pack((self._failure(error, task), None), slot))
+        page[FEEDING] = _feeds_queues()
         self._channel.send(answer)
 
     def _make(self, sequence: int, task: Task, slot: Slot, row: Any) -> tuple[Any, ...]:
         if self._trouble is not None or self._maker is None:
             raise self._trouble or RuntimeError("the worker has no data set")
-        value, times = self._maker.timed(task, slot, row)
+        try:
+            value, times = self._maker.timed(task, slot, row)
+        except Ended:
+            # Also without a snapshot: it is what the next epoch begins from.
+            return "ended", sequence, pack((None, self._maker.state()), slot)
         began = time.perf_counter()
         packed = pack((value, self._state(task)), slot)
         return "made", sequence, packed, times._replace(hand_over=time.perf_counter() - began)
@@ -208,6 +223,13 @@ class Worker:
         return Failure(error, where)
 
 
+def _feeds_queues() -> bool:
+    """Whether what was put into a queue of multiprocessing may still be on its way."""
+    if "multiprocessing.queues" not in sys.modules:
+        return False
+    return any(thread.name == "QueueFeederThread" for thread in threading.enumerate())
+
+
 def _take_over(around: dict[str, Any]) -> None:
     """What code may look at beside its arguments: paths, environment, arguments."""
     sys.path[:] = around["path"]
@@ -218,14 +240,6 @@ def _take_over(around: dict[str, Any]) -> None:
     os.environ.update(around["environ"])
     with contextlib.suppress(OSError):
         os.chdir(around["folder"])
-
-
-def _private(fd: int, size: int) -> Any:
-    """The data set's arrays: shared with the other workers until somebody writes to them."""
-    if size == 0:
-        return numpy.empty(0, numpy.uint8)
-    flags, access = mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE
-    return numpy.frombuffer(mmap.mmap(fd, size, flags=flags, prot=access), numpy.uint8)
 
 
 def start(end: socket.socket, first: Callable[[Worker], None] | None = None) -> NoReturn:
@@ -244,6 +258,10 @@ def start(end: socket.socket, first: Callable[[Worker], None] | None = None) -> 
         traceback.print_exc()
         code = 1
     finally:
+        with contextlib.suppress(Exception):
+            if _feeds_queues():
+                # They write what they have.
+                sys.modules["multiprocessing.util"]._run_finalizers()
         with contextlib.suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()

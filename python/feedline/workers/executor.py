@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,26 +46,43 @@ class Begin:
     """Batches that each worker passes over where there is no state."""
     rows: int = 0
     """Samples of a batch, for passing over."""
+    ended: bool = False
+    """Whether the data set was read to its end before, where only the consumer knows that."""
+    reports: bool = False
+    """Whether `begins` will be asked."""
 
 
 class Executor(Protocol):
     """Runs tasks. Sequence numbers are the executor's own and never come twice."""
 
-    name: str
     workers: int
     owner: int
     """The process that made it; workers do not follow a fork."""
     broken: BaseException | None
     """Why it can do nothing any more."""
-    capacity: int
-    """Tasks that may be under way at once."""
+
+    @property
+    def name(self) -> str:
+        """How it runs them: "processes", "threads" or "inline"."""
+
+    @property
+    def capacity(self) -> int:
+        """Tasks that may be under way at once."""
 
     @property
     def ready(self) -> int:
         """Results that nobody has taken yet."""
 
+    @property
+    def starting(self) -> bool:
+        """Whether all workers are still on their way: no sample has had a chance yet."""
+
     def begin(self, begin: Begin) -> None:
         """An epoch begins: iterables start anew."""
+
+    def begins(self) -> Mapping[int, Any]:
+        """The state of each worker's data set when this epoch began, where it was not given one and has
+        one; waits for workers that have not begun."""
 
     def submit(self, task: Task) -> int:
         """Takes a task; its result will have this sequence number."""

@@ -12,6 +12,9 @@ from feedline.workers.job import Task
 
 # A program that waits can be interrupted; between two looks not longer than this passes.
 _LOOK = 5.0
+# A timeout is about samples: so many seconds beside it may pass before the workers have begun. A worker may
+# have to import modules that the program has long imported.
+_START, _START_LOOK = 60.0, 0.1
 
 
 class Feed:
@@ -37,17 +40,25 @@ class Feed:
         self._in_order, self._timeout, self._helper = in_order, timeout, helper
         self._turns, self._turn = turns, turn
         self.active = active or [True] * max(1, executor.workers)
+        self._under_way = [0] * len(self.active)
         self._pending: collections.deque[tuple[int, Task]] = collections.deque()
         self._exhausted = False
         self._error: Exception | None = None
+        # When the next batch was asked for, and from when on the timeout counts.
+        self._asked = self._begun = 0.0
         self.helped = 0
 
     def fill(self, others: int = 0) -> None:
         """Gives the executor work up to its capacity, of which `others` have a part."""
         while not self._exhausted and len(self._pending) + others < self._executor.capacity:
-            if self._turns and not any(self.active):
-                self._exhausted = True
-                return
+            worker = None
+            if self._turns:
+                if not any(self.active):
+                    self._exhausted = True
+                    return
+                worker = self._next_worker()
+                if worker is None:
+                    return
             try:
                 task = next(self._tasks)
             except StopIteration:
@@ -57,13 +68,22 @@ class Feed:
                 # A sampler's error comes after the batches that it has named before.
                 self._exhausted, self._error = True, error
                 return
-            if self._turns:
-                while not self.active[self._turn]:
-                    self._turn = (self._turn + 1) % len(self.active)
-                task.worker = self._turn
-                self._turn = (self._turn + 1) % len(self.active)
+            if worker is not None:
+                task.worker = worker
+                self._under_way[worker] += 1
+                self._turn = (worker + 1) % len(self.active)
             self.assigned(task)
             self._pending.append((self._executor.submit(task), task))
+
+    def _next_worker(self) -> int | None:
+        """Whose turn it is. Out of order, a slow worker's turn passes while it has its part of the work:
+        the others go on without it."""
+        most = max(1, self._executor.capacity // sum(self.active))
+        for step in range(len(self.active)):
+            at = (self._turn + step) % len(self.active)
+            if self.active[at] and (self._in_order or self._under_way[at] < most):
+                return at
+        return None
 
     @property
     def queue(self) -> dict[str, int]:
@@ -83,7 +103,7 @@ class Feed:
 
     def next(self) -> tuple[Task, Result]:
         """The next batch, or StopIteration. A failed one is a result with an error."""
-        begun = time.monotonic()
+        self._asked = self._begun = time.monotonic()
         while True:
             self.fill()
             if not self._pending:
@@ -91,11 +111,13 @@ class Feed:
                 raise StopIteration if error is None else error
             found = self._find()
             if found is None:
-                self._wait(begun)
+                self._wait()
                 continue
             at, result = found
             _, task = self._pending[at]
             del self._pending[at]
+            if self._turns and task.worker is not None:
+                self._under_way[task.worker] -= 1
             if result.ended:
                 if task.worker is not None:
                     self.active[task.worker] = False
@@ -131,11 +153,16 @@ class Feed:
                 return 0, Result(error=error)
         return None
 
-    def _wait(self, begun: float) -> None:
+    def _wait(self) -> None:
         if not self._timeout:
             self._executor.wait(_LOOK)
             return
-        left = begun + self._timeout - time.monotonic()
+        now = time.monotonic()
+        if self._executor.starting and now - self._asked < _START:
+            self._begun = now
+            self._executor.wait(min(self._timeout, _START_LOOK))
+            return
+        left = self._begun + self._timeout - now
         if left <= 0:
             raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
         self._executor.wait(left)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from feedline.workers.executor import Begin, Result
 from feedline.workers.job import Ended, Job, Maker, Task
@@ -16,11 +18,13 @@ class Inline:
     workers = 0
     capacity = 1
     broken: BaseException | None = None
+    starting = False
 
     def __init__(self, job: Job) -> None:
         self._maker = Maker(job)
         self._tasks: dict[int, Task] = {}
         self._sequence = 0
+        self._begins: Any = None
         self.owner = os.getpid()
 
     @property
@@ -30,7 +34,10 @@ class Inline:
     def begin(self, begin: Begin) -> None:
         state = None if begin.states is None else begin.states[0]
         skip = 0 if begin.skips is None else begin.skips[0]
-        self._maker.begin(state, skip, begin.rows)
+        self._begins = self._maker.begin(state, skip, begin.rows, begin.ended)
+
+    def begins(self) -> Mapping[int, Any]:
+        return {0: self._begins}
 
     def submit(self, task: Task) -> int:
         sequence = self._sequence
@@ -43,7 +50,7 @@ class Inline:
         try:
             value, times = apart(task.seed, lambda: self._maker.timed(task))
         except Ended:
-            return Result(ended=True, state=self._maker.state() if task.snapshot else None)
+            return Result(ended=True, state=self._maker.state())
         except Exception as error:
             return Result(error=error)
         return Result(value, state=self._maker.state() if task.snapshot else None, times=times)

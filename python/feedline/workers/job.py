@@ -14,6 +14,8 @@ from feedline.workers.slots import Slot
 from feedline.workers.stack import Stack
 from feedline.workers.torch_side import torch_module
 
+_END = object()
+
 
 @dataclass
 class Job:
@@ -48,6 +50,11 @@ def _takes_many(dataset: Any) -> bool:
 def is_stateful(thing: Any) -> bool:
     """Whether this has a state to be kept, as torchdata's Stateful has."""
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+
+
+def _load(thing: Any, state: Any) -> None:
+    if state is not None and is_stateful(thing):
+        thing.load_state_dict(state)
 
 
 @dataclass
@@ -117,28 +124,54 @@ class Maker:
         code = max(0.0, time.perf_counter() - began - self._joined)
         return value, Times(code, min(code, max(0.0, time.thread_time() - cpu)), self._joined, 0.0, began)
 
-    def begin(self, state: Any = None, skip: int = 0, rows: int = 0) -> None:
-        """Begins an epoch, at `state`, and passes over `skip` batches of `rows` samples."""
-        self._ended = False
-        dataset, state = self.job.dataset, state or {}
-        if state.get("dataset") is not None and is_stateful(dataset):
-            dataset.load_state_dict(state["dataset"])
+    def begin(self, state: Any = None, skip: int = 0, rows: int = 0, ended: bool = False) -> Any:
+        """Begins an epoch, at `state`, and passes over `skip` batches of `rows` samples. Without a state
+        it returns the one that brings the data set here again, if it has one; `ended` says then that an
+        iterator over it was at its end."""
+        dataset, ended, self._ended = self.job.dataset, ended or self._ended, False
+        if state is not None and state["dataset"] is None and state["iterator"] is None:
+            state = None
+        before = None
+        if state is None and is_stateful(dataset):
+            before = {"dataset": dataset.state_dict(), "iterator": None, "ended": ended, "anew": True}
         if self.job.kind == "map":
-            return
-        self._iterator = iter(dataset)
-        if state.get("iterator") is not None and is_stateful(self._iterator):
-            self._iterator.load_state_dict(state["iterator"])
-        self._ended = bool(state.get("ended"))
+            if state is not None:
+                _load(dataset, state["dataset"])
+            return before
+        if state is not None:
+            self._restore(state)
+        else:
+            self._iterator = iter(dataset)
+            if is_stateful(self._iterator):
+                before = self.state()
         try:
             for _ in range(0 if self._ended else skip * (rows or 1)):
                 next(self._iterator)
         except StopIteration:
             self._ended = True
+        return before
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        dataset, anew = self.job.dataset, bool(state.get("anew"))
+        _load(dataset, state["dataset"])
+        self._iterator = iter(dataset)
+        if not anew or state["ended"]:
+            _load(self._iterator, state["iterator"])
+        if not state["ended"]:
+            return
+        # Many data sets take a loaded state into account when they are asked for the first sample after
+        # it: at the end of an epoch that has to be over before the next one begins.
+        if next(self._iterator, _END) is not _END:
+            # This one was as it is at a beginning.
+            _load(dataset, state["iterator"] if self._iterator is dataset else state["dataset"])
+        self._ended = not anew
+        if anew:
+            self._iterator = iter(dataset)
 
     def state(self) -> dict[str, Any]:
         """Where the data set and its iterator stand."""
         dataset, iterator = self.job.dataset, self._iterator
-        state: dict[str, Any] = {"dataset": None, "iterator": None, "ended": self._ended}
+        state: dict[str, Any] = {"dataset": None, "iterator": None, "ended": self._ended, "anew": False}
         if iterator is not None and is_stateful(iterator):
             state["iterator"] = iterator.state_dict()
         if iterator is not dataset and is_stateful(dataset):

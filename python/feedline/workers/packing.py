@@ -15,6 +15,7 @@ from typing import Any
 import cloudpickle
 import numpy
 
+from feedline.workers.shared import Shared
 from feedline.workers.slots import Bytes, Slot
 
 # Of a tensor that shows less than this share of its storage, only the part is sent.
@@ -33,30 +34,25 @@ class Packed:
         return Packed, (self.head, self.places, self.size)
 
 
-def pack(value: Any, slot: Slot, *, code: bool = False) -> Packed:
-    """Puts `value` into `slot`. With `code` it may hold functions and classes of any kind, and what
-    shared memory before shares it afterwards."""
+def pack(value: Any, slot: Slot) -> Packed:
+    """Puts `value` into `slot`."""
     places: list[tuple[int, int]] = []
 
     def place(buffer: pickle.PickleBuffer) -> None:
         data = numpy.frombuffer(buffer.raw(), numpy.uint8)
         places.append((slot.write(data), data.nbytes))
 
-    head = None
-    if not code:
+    file = io.BytesIO()
+    used = slot.used
+    try:
+        _Plain(file, place).dump(value)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # A class of the program's main module or of a function: by value instead.
+        places.clear()
+        slot.used = used
         file = io.BytesIO()
-        used = slot.used
-        try:
-            _Plain(file, place).dump(value)
-            head = file.getvalue()
-        except (pickle.PicklingError, AttributeError, TypeError):
-            # A class of the program's main module or of a function: by value instead.
-            places.clear()
-            slot.used = used
-    if head is None:
-        file = io.BytesIO()
-        _ByValue(file, place, code).dump(value)
-        head = file.getvalue()
+        ByValue(file, place).dump(value)
+    head = file.getvalue()
     if len(head) > 1 << 15:
         # Messages stay short, so that a process never waits for the other to read.
         at = slot.write(numpy.frombuffer(head, numpy.uint8))
@@ -68,7 +64,11 @@ def pack(value: Any, slot: Slot, *, code: bool = False) -> Packed:
 def unpack(packed: Packed, memory: Bytes) -> Any:
     """The value, with its arrays in `memory`."""
     buffers = [memory[at : at + size] for at, size in packed.places]
-    head: Any = packed.head or buffers.pop().data
+    return loads(packed.head or buffers.pop().data, buffers)
+
+
+def loads(head: Any, buffers: list[Bytes]) -> Any:
+    """The value of a head and its buffers."""
     return pickle.loads(head, buffers=[buffer.data for buffer in buffers])
 
 
@@ -83,13 +83,23 @@ class _Plain(pickle.Pickler):
         return NotImplemented
 
 
-class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
-    def __init__(self, file: io.BytesIO, place: Callable[[pickle.PickleBuffer], Any], whole: bool) -> None:
+class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles functions and classes of any kind. With `shared`, what is shared with the program stays so,
+    and what shared memory before shares it afterwards."""
+
+    def __init__(
+        self, file: io.BytesIO, place: Callable[[pickle.PickleBuffer], Any], shared: Shared | None = None
+    ) -> None:
         super().__init__(file, 5, buffer_callback=place)
+        self._shared = shared
         # Tensors that share a storage must share it again; the pickler knows objects by identity.
-        self._storages: dict[Any, Any] | None = {} if whole else None
+        self._storages: dict[Any, Any] | None = None if shared is None else {}
 
     def reducer_override(self, value: Any) -> Any:
+        if self._shared is not None:
+            reduced = self._shared.reduce(value)
+            if reduced is not NotImplemented:
+                return reduced
         torch = sys.modules.get("torch")
         if torch is not None:
             if type(value) is torch.Tensor:
@@ -112,6 +122,10 @@ def _reduce_tensor(tensor: Any, torch: Any, storages: dict[Any, Any] | None = No
                 "detach it or do not track gradients in a data set"
             )
         return _with_gradient, (tensor.detach(),)
+    if tensor.is_nested:
+        # One buffer, and for each tensor in it a shape, strides and a place.
+        sizes, strides = tensor._nested_tensor_size(), tensor._nested_tensor_strides()
+        return _nested, (tensor.values(), sizes, strides, tensor._nested_tensor_storage_offsets())
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     if tensor.numel() == 0:
@@ -155,6 +169,10 @@ def _empty(shape: Sequence[int], dtype: Any) -> Any:
     import torch
 
     return torch.empty(shape, dtype=dtype)
+
+
+def _nested(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> Any:
+    return sys.modules["torch"]._nested_view_from_buffer(buffer, sizes, strides, offsets)
 
 
 def _with_gradient(tensor: Any) -> Any:

@@ -7,87 +7,47 @@ import contextlib
 import itertools
 import math
 import os
+import pickle
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-import types
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
 
 from feedline.workers import watch
-from feedline.workers.channel import Channel, Closed
-from feedline.workers.child import MAKING, PAGE, ROW, WANTED, Worker, start
+from feedline.workers.auto import held_open, made_for_processes
+from feedline.workers.channel import MOST_FDS, Channel, Closed
+from feedline.workers.child import FEEDING, MAKING, ROW, WANTED, Worker, start
 from feedline.workers.executor import Begin, Result, spans_of
 from feedline.workers.failure import WorkerError
 from feedline.workers.job import Job, Task, is_stateful
-from feedline.workers.packing import Packed, pack, unpack
-from feedline.workers.server import Server, launch
+from feedline.workers.launch import (
+    enter_fork,
+    fork,
+    how_it_ended,
+    launch,
+    modules_of,
+    not_to_fork,
+    wait_for_child,
+)
+from feedline.workers.packing import Packed, unpack
+from feedline.workers.parcel import Store
+from feedline.workers.process import Process
+from feedline.workers.server import Server
+from feedline.workers.shared import OnlyByFork
 from feedline.workers.slots import Pin, Slot, Slots
-from feedline.workers.watch import Sight
 
 # More than any task's number: a worker that sees it as the oldest wanted one makes nothing more.
 _NOTHING = 1 << 62
 # Seconds that the end of a worker is waited for, when it was killed or its connection has ended.
 _END = 2.0
-
-
-class _Process:
-    """The consumer's view of one worker."""
-
-    def __init__(self, number: int, end: Channel) -> None:
-        self.number, self.channel = number, end
-        self.pid: int | None = None
-        self.token: int | None = None
-        self.server: Server | None = None
-        self.spawned: subprocess.Popen[bytes] | None = None
-        self.ready = False
-        self.worked = False
-        # Answers to tasks of this epoch; tasks that it was given since it has its data set.
-        self.answered = self.drawn = 0
-        # Whether its iterable has come to its end in this epoch.
-        self.ended = False
-        # Whether another one has its place, and whether it is known to have ended.
-        self.aside = self.dead = False
-        self.slots: dict[int, Slot] = {}
-        self.open: dict[int, tuple[Task, Slot]] = {}
-        self.page = Slot()
-        self.page.map(PAGE * 8)
-        self.status = self.page.view(0, PAGE * 8).view(numpy.int64)
-        self._sight: Sight | None = None
-        # What it was making when it was looked at, for how long, and what was said of it.
-        self.progress: tuple[int, ...] = ()
-        self.still = 0.0
-        self.slow_named = self.stop_named = False
-
-    def sight(self) -> Sight:
-        """The process, or as long as there is none, the server that is to fork it."""
-        if self.pid is None and self.server is not None and self.token is not None:
-            self.pid = self.server.pid(self.token)
-        pid = self.pid
-        if pid is None:
-            assert self.server is not None
-            pid = self.server.process
-        if self._sight is None or self._sight.pid != pid:
-            self._sight = Sight(pid)
-        return self._sight
-
-    def making(self) -> int | None:
-        """The number of the task that it is at."""
-        sequence = int(self.status[MAKING])
-        return sequence if self.ready and sequence in self.open else None
-
-    def has_begun(self) -> bool:
-        """Whether it has begun a task of this epoch. One that ended with its tasks unread has not, nor has
-        one that was still at a task of the epoch before."""
-        making = self.making()
-        return self.answered > 0 or (making is not None and making >= self.status[WANTED])
 
 
 class Processes:
@@ -101,7 +61,7 @@ class Processes:
         workers: int,
         prefetch: int,
         base_seed: int,
-        method: str = "forkserver",
+        method: str = "default",
         pin: Callable[[int, int], Pin] | None = None,
     ) -> None:
         self.workers, self.capacity, self.method = workers, max(1, workers * prefetch), method
@@ -119,42 +79,77 @@ class Processes:
         self._deaths: collections.Counter[int] = collections.Counter()
         self._false_starts: collections.Counter[int] = collections.Counter()
         self._begin: Begin | None = None
-        self._processes: list[_Process] = []
+        # Counts the beginnings; what the workers said about this one.
+        self._epoch = 0
+        self._begins: dict[int, Any] = {}
+        self._processes: list[Process] = []
         # Stopped workers whose place another one has: they may still write to their slots.
-        self._aside: list[_Process] = []
+        self._aside: list[Process] = []
         self._looked, self._patience = watch.clock(), watch.patience()
         self.owner = os.getpid()
         self.restarts = 0
         self.broken: BaseException | None = None
-        self._packed: tuple[Packed, Slot] | None = None
+        # What workers that are no forks of the program are given, and what job it is of.
+        self._store = Store()
+        self._stored: Job | None = None
+        self._only_by_fork: str | None = None
+        self._helpless = made_for_processes(job.dataset) is not None
         try:
-            if method != "fork":
-                self._pack()
-            self._processes = [self._start(number) for number in range(workers)]
+            forks = self._prepare()
+            self._processes = [self._start(number, forks) for number in range(workers)]
         except BaseException:
             self.close()
             raise
 
-    def _pack(self) -> None:
-        slot = Slot()
+    def _prepare(self) -> bool:
+        """Makes ready what workers are started with; returns whether they are forks of the program."""
+        if self.method in ("default", "fork"):
+            reason = None
+            if self.method == "default" and self._only_by_fork is None:
+                reason = held_open(self._job.dataset)
+                reason = not_to_fork() if reason is None else f"the data set holds {reason}"
+                if not self._job.torch:
+                    # A generator, read once, is the program's; only torch's users expect a copy.
+                    reason = "its loader does not fork the program"
+            if reason is None:
+                return True
+            self._pack(reason)
+        else:
+            self._pack(None)
+        return self._only_by_fork is not None
+
+    def _pack(self, reason: str | None) -> None:
+        if self._stored is self._job:
+            return
         try:
-            packed = pack(self._job, slot, code=True)
+            self._store.pack(self._job)
+        except OnlyByFork as error:
+            if self.method != "default":
+                raise WorkerError(
+                    f"the data set holds {error}, which workers that are started by {self.method!r} cannot "
+                    f"share; make it with multiprocessing.get_context({self.method!r})"
+                ) from error
+            # As torch's workers, which are forks of the program in any case.
+            self._only_by_fork = str(error)
         except Exception as error:
-            slot.close()
+            advice = 'or use executor="threads"' if self._job.kind == "map" else ""
+            if reason is not None and self._job.torch:
+                advice = f'use multiprocessing_context="fork" (here {reason}), {advice}'.rstrip(", ")
             raise WorkerError(
                 f"the data set cannot be sent to worker processes ({type(error).__name__}: {error}); "
-                'make what it holds picklable, open files in the worker, or use executor="threads"'
+                f"make what it holds picklable, open files in the worker, {advice}".rstrip(", ")
             ) from error
-        if self._packed is not None:
-            self._packed[1].close()
-        self._packed = packed, slot
+        else:
+            self._stored = self._job
 
-    def _start(self, number: int) -> _Process:
+    def _start(self, number: int, forks: bool | None = None) -> Process:
+        if forks is None:
+            forks = self._prepare()
         channel, theirs = Channel.pair()
-        process = _Process(number, channel)
+        process = Process(number, channel)
         process.status[WANTED] = self._wanted
         try:
-            if self.method == "fork":
+            if forks:
                 self._fork(process, theirs)
             elif self.method == "spawn":
                 self._spawn(process, theirs)
@@ -162,18 +157,18 @@ class Processes:
                 self._ask_server(process, theirs)
         finally:
             theirs.close()
-        if self.method != "fork":
+        if not forks:
             self._give_job(process)
         if self._begin is not None:
             self._send_begin(process)
         return process
 
-    def _spawn(self, process: _Process, theirs: socket.socket) -> None:
+    def _spawn(self, process: Process, theirs: socket.socket) -> None:
         process.spawned = launch("from feedline.workers.child import main; main", theirs)
         process.pid = process.spawned.pid
 
-    def _ask_server(self, process: _Process, theirs: socket.socket) -> None:
-        modules = _modules(self._job)
+    def _ask_server(self, process: Process, theirs: socket.socket) -> None:
+        modules = modules_of(self._job)
         for again in (True, False):
             server = Server.get()
             try:
@@ -188,15 +183,14 @@ class Processes:
                 code = server.ended
                 server.replace()
                 if not again:
+                    whom = f"the process that workers are forked from (pid {server.process})"
                     raise WorkerError(
-                        f"the process that workers are forked from (pid {server.process}) {_how(code)} twice",
+                        f"{whom} {how_it_ended(code)} twice",
                         pid=server.process,
                         exit_code=code,
                     ) from None
 
-    def _give_job(self, process: _Process) -> None:
-        assert self._packed is not None
-        packed, slot = self._packed
+    def _give_job(self, process: Process) -> None:
         around = {
             "path": list(sys.path),
             "argv": list(sys.argv),
@@ -205,17 +199,21 @@ class Processes:
         }
         process.ready, process.drawn = False, 0
         with contextlib.suppress(Closed):
-            message = ("job", packed, process.number, self._base_seed, around)
-            process.channel.post(message, (slot.fd, process.page.fd))
+            shared = self._store.shared.fds
+            for at in range(0, len(shared), MOST_FDS):
+                process.channel.post(("carry",), tuple(shared[at : at + MOST_FDS]))
+            message = ("job", self._store.parcel, process.number, self._base_seed, around)
+            process.channel.post(message, (process.page.fd, *self._store.files))
 
-    def _fork(self, process: _Process, theirs: socket.socket) -> None:
-        pid = os.fork()
+    def _fork(self, process: Process, theirs: socket.socket) -> None:
+        pid = fork()
         if pid:
-            process.pid = pid
+            process.pid, process.forked = pid, True
             return
         job, seed, page = self._job, self._base_seed, process.page
 
         def work(worker: Worker) -> None:
+            enter_fork()
             worker.take_job(job, process.number, seed, page)
 
         start(theirs, work)
@@ -224,27 +222,51 @@ class Processes:
     def ready(self) -> int:
         return len(self._results)
 
+    @property
+    def starting(self) -> bool:
+        return not any(process.ready for process in self._processes)
+
     def begin(self, begin: Begin) -> None:
         self._begin = begin
+        self._epoch += 1
+        self._begins.clear()
         for process in self._processes:
             self._send_begin(process)
 
-    def _send_begin(self, process: _Process) -> None:
+    def _send_begin(self, process: Process) -> None:
         assert self._begin is not None
         at, begin = process.number, self._begin
         process.answered, process.ended = 0, False
         state = None if begin.states is None else begin.states[at]
         skip = 0 if begin.skips is None else begin.skips[at]
         with contextlib.suppress(Closed):
-            process.channel.post(("begin", state, skip, begin.rows))
+            process.channel.post(("begin", self._epoch, state, skip, begin.rows, begin.reports))
+
+    def begins(self) -> Mapping[int, Any]:
+        while len(self._begins) < len(self._processes) and self.broken is None:
+            # A worker that ends meanwhile is replaced by one that says it.
+            self._collect(None)
+        return self._begins
 
     def renew(self, job: Job, base_seed: int) -> None:
+        before = self._job, self._base_seed
         self._job, self._base_seed = job, base_seed
-        if self.method == "fork":
+        try:
+            forks = self._prepare()
+        except BaseException:
+            # The workers are still there, for a job that can be sent.
+            self._job, self._base_seed = before
+            raise
+        # New workers begin with the next epoch, not with the state that the last one began with.
+        self._begin = None
+        if forks or not self._processes:
             self._stop()
-            self._processes = [self._start(number) for number in range(self.workers)]
+            try:
+                self._processes = [self._start(number, forks) for number in range(self.workers)]
+            except BaseException as error:
+                self.broken = WorkerError(f"workers could not be started again: {error}")
+                raise
             return
-        self._pack()
         self._end(self._aside)
         for process in self._processes:
             self._give_job(process)
@@ -253,6 +275,9 @@ class Processes:
         self.forget()
         self._end(self._aside)
         self.slots.rest()
+        if any(process.forked for process in self._processes):
+            # The data set is theirs by birth.
+            self._stop()
         for process in self._processes:
             process.ready = False
             with contextlib.suppress(Closed):
@@ -281,10 +306,15 @@ class Processes:
                 if task.worker is None:
                     break
                 continue
-            self._give(process, sequence, task)
+            try:
+                self._give(process, sequence, task)
+            except OSError as error:
+                # The task is nobody's now: whoever asks again must not get the next batch instead.
+                self.broken = error
+                raise
         self._queue.extendleft(reversed(waiting))
 
-    def _choose(self, task: Task) -> _Process | None:
+    def _choose(self, task: Task) -> Process | None:
         if task.worker is not None:
             process = self._processes[task.worker]
             # Its turn is fixed; what it cannot take yet waits in its connection.
@@ -299,8 +329,12 @@ class Processes:
         self.active = max(1, min(active, self.workers))
         self._hand_out()
 
-    def _give(self, process: _Process, sequence: int, task: Task) -> None:
+    def _give(self, process: Process, sequence: int, task: Task) -> None:
         slot = self.slots.take(lambda one: self._slot_numbers.get(one) in process.slots)
+        if process.open:
+            # The worker makes another batch first: meanwhile an earlier batch's pages would be held for
+            # nothing.
+            self.slots.trim(slot)
         number = self._slot_numbers.get(slot)
         if number is None:
             number = self._slot_numbers[slot] = next(self._numbers)
@@ -392,7 +426,7 @@ class Processes:
             process.progress = progress
         return news
 
-    def _slow(self, process: _Process) -> str:
+    def _slow(self, process: Process) -> str:
         doing = self._where(process)[0] or " while it was taking its tasks"
         return (
             f"{self._who(process)} has made no progress for {process.still:.0f} s{doing}; it is waited for. "
@@ -401,7 +435,7 @@ class Processes:
             "feedline.torch.DataLoader ends the wait"
         )
 
-    def _bound(self, process: _Process) -> str | None:
+    def _bound(self, process: Process) -> str | None:
         """Why no other worker can make what this one was to make, if none can."""
         if self._job.kind == "iterable":
             over = process.ended or not process.has_begun()
@@ -412,7 +446,7 @@ class Processes:
             return "each worker has its own random numbers (random='worker')"
         return None
 
-    def _set_aside(self, process: _Process) -> str:
+    def _set_aside(self, process: Process) -> str:
         """Gives a stopped worker's place to another one. Its slots stay its own until it has answered
         or is dead, as it may be continued at any time."""
         where, sample = self._where(process)
@@ -439,12 +473,17 @@ class Processes:
         end = _AGAIN if again else _REPLACED
         return f"{text}. {end} Continued (kill -CONT {process.pid}), the old one ends."
 
-    def _hear(self, process: _Process, kind: str, *details: Any) -> None:
+    def _hear(self, process: Process, kind: str, *details: Any) -> None:
         if kind == "ready":
             process.pid, process.ready, process.worked = details[0], True, True
             process.sight()
             if not process.aside:
                 del self._false_starts[process.number]
+            return
+        if kind == "begun":
+            epoch, state = details
+            if epoch == self._epoch and not process.aside:
+                self._begins[process.number] = pickle.loads(state)
             return
         sequence = details[0]
         _, slot = process.open.pop(sequence)
@@ -476,12 +515,12 @@ class Processes:
         else:
             self._results[sequence] = Result(error=value.exception())
 
-    def _bury(self, process: _Process) -> None:
+    def _bury(self, process: Process) -> None:
         """Names a worker that has ended, and puts another one in its place if that helps."""
         code = self._exit_code(process)
         process.dead = code is not None
         where, sample = self._where(process)
-        text = f"{self._who(process)} {_how(code)}{where}"
+        text = f"{self._who(process)} {how_it_ended(code)}{where}"
         number = None if code is None or code >= 0 else -code
         if number == signal.SIGKILL and not (process.pid is None and self._is_replaced(process)):
             text += (
@@ -504,7 +543,7 @@ class Processes:
 
     def _exchange(
         self,
-        process: _Process,
+        process: Process,
         lost: dict[int, tuple[Task, Slot]],
         error: WorkerError,
         making: int | None,
@@ -544,11 +583,11 @@ class Processes:
         return bool(wanted) and not process.ended
 
     @staticmethod
-    def _is_replaced(process: _Process) -> bool:
+    def _is_replaced(process: Process) -> bool:
         """Whether the server that was to fork it was ended for another loader's workers."""
         return process.server is not None and process.server.replaced
 
-    def _exit_code(self, process: _Process) -> int | None:
+    def _exit_code(self, process: Process) -> int | None:
         if process.spawned is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.spawned.wait(_END)
@@ -558,15 +597,15 @@ class Processes:
             server = process.server
             return server.exit_code(process.sight().pid, _END) if forked else server.ended
         elif process.pid is not None:
-            return _wait_for_child(process.pid, _END)
+            return wait_for_child(process.pid, _END)
         return None
 
-    def _who(self, process: _Process) -> str:
+    def _who(self, process: Process) -> str:
         if process.pid is None and process.server is not None:
             return f"the process that workers are forked from (pid {process.server.process})"
         return f"worker {process.number} (pid {process.pid})"
 
-    def _where(self, process: _Process) -> tuple[str, Any]:
+    def _where(self, process: Process) -> tuple[str, Any]:
         """What a worker is at, in words, and the sample if it is known."""
         sequence = process.making()
         if sequence is None:
@@ -582,9 +621,11 @@ class Processes:
         return text, sample
 
     def withdraw(self, sequence: int) -> bool:
-        if self.restarts or any(process.worked for process in self._processes):
-            # What has killed a worker must not be tried here; and one that takes a renewed data
-            # set over is soon back.
+        if self._helpless:
+            return False
+        if self.restarts or any(process.worked or process.forked for process in self._processes):
+            # What has killed a worker must not be tried here; one that takes a renewed data set over is
+            # soon back; and a fork is there at once, while what a sample opens here would be open in it.
             return False
         for at, (one, _) in enumerate(self._queue):
             if one == sequence:
@@ -599,8 +640,9 @@ class Processes:
         self._queue.clear()
         self._results.clear()
 
-    def _end(self, processes: list[_Process]) -> None:
+    def _end(self, processes: list[Process]) -> None:
         """Ends workers, whatever they are at and whether they are stopped or not, in bounded time."""
+        self._let_them_write([process for process in processes if process.status[FEEDING]])
         for process in processes:
             process.channel.close()
             sight = process.sight()
@@ -617,7 +659,7 @@ class Processes:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.spawned.wait(left)
             elif process.server is None and process.pid is not None:
-                _wait_for_child(process.pid, left)
+                wait_for_child(process.pid, left)
             elif process.server is not None and process.pid is not None:
                 with contextlib.suppress(OSError):
                     process.server.exit_code(process.pid, left)
@@ -633,6 +675,19 @@ class Processes:
         if processes is self._aside:
             self._aside = []
 
+    def _let_them_write(self, processes: list[Process]) -> None:
+        """What samples have put into queues of multiprocessing is on its way in a thread of the worker:
+        those that wait for tasks end by themselves, when it is written."""
+        waiting = [one for one in processes if not one.dead and not one.open and one.pid is not None]
+        for process in waiting:
+            with contextlib.suppress(Closed):
+                process.channel.post(("leave",))
+        end = time.monotonic() + _END
+        while time.monotonic() < end and not all(
+            one.sight().is_gone() or one.sight().is_stopped() for one in waiting
+        ):
+            time.sleep(0.001)
+
     def _stop(self) -> None:
         self._end([*self._processes, *self._aside])
         self._processes, self._aside = [], []
@@ -645,62 +700,8 @@ class Processes:
         self._results.clear()
         self._queue.clear()
         self.slots.close()
-        if self._packed is not None:
-            self._packed[1].close()
-            self._packed = None
+        self._store.close()
 
 
 _AGAIN = "Its batch is made again by a new worker."
 _REPLACED = "A new worker takes its place."
-
-
-def _how(code: int | None) -> str:
-    """How a process ended, in words."""
-    if code is None:
-        return "ended"
-    if code >= 0:
-        return f"exited with code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    return f"was killed by signal {-code}"
-
-
-def _wait_for_child(pid: int, seconds: float) -> int | None:
-    """A child's exit code, as soon as there is one."""
-    end, pause = time.monotonic() + seconds, 0.0005
-    while True:
-        try:
-            done, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            return None
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() >= end:
-            return None
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
-
-
-def _modules(job: Job) -> set[str]:
-    """The modules that the data set's classes and functions come from."""
-    found = {"numpy"}
-    if job.torch:
-        found.update(("torch", "torch.utils.data", "torch.utils.data._utils.worker"))
-    seen: set[int] = set()
-    todo: list[tuple[Any, int]] = [(job.dataset, 0), (job.collate, 0), (job.init, 0)]
-    while todo:
-        thing, depth = todo.pop()
-        if id(thing) in seen or depth > 5 or len(seen) > 2000:
-            continue
-        seen.add(id(thing))
-        kind = thing if isinstance(thing, type | types.FunctionType) else type(thing)
-        module = getattr(kind, "__module__", None)
-        if isinstance(module, str) and module in sys.modules:
-            found.add(module)
-        if isinstance(thing, list | tuple):
-            todo.extend((one, depth + 1) for one in thing[:50])
-        elif isinstance(thing, dict):
-            todo.extend((one, depth + 1) for one in list(thing.values())[:50])
-        elif not isinstance(thing, type):
-            todo.extend((one, depth + 1) for one in list(getattr(thing, "__dict__", {}).values()))
-    return {name for name in found if name not in ("__main__", "builtins")}

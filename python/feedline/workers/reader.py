@@ -6,6 +6,8 @@ import collections
 import dataclasses
 import os
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 from feedline.workers.executor import Begin, Result, spans_of
 from feedline.workers.failure import WorkerError
@@ -18,6 +20,7 @@ class Reader:
     name = "threads"
     workers = 1
     broken: BaseException | None = None
+    starting = False
 
     def __init__(self, job: Job, prefetch: int) -> None:
         self.capacity = max(1, prefetch)
@@ -38,6 +41,10 @@ class Reader:
 
     def begin(self, begin: Begin) -> None:
         self._put(begin)
+
+    def begins(self) -> Mapping[int, Any]:
+        # Its one user gives the state with every beginning.
+        return {}
 
     def submit(self, task: Task) -> int:
         # The global generators are the whole program's: seeding them here would disturb it.

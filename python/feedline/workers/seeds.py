@@ -10,6 +10,9 @@ from typing import Any
 import numpy
 
 _MASK = (1 << 64) - 1
+# What torch.initial_seed() returns must fit into a tensor, as the seeds of torch's own workers do. The
+# generator looks at the lower 32 bits, so no draw depends on the rest.
+_TORCH_MASK = (1 << 63) - 1
 
 
 def mixed(*numbers: int) -> int:
@@ -30,12 +33,12 @@ def seed_all(seed: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         # Only the CPU's: torch.manual_seed would wake every other device.
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed & _TORCH_MASK)
 
 
 def of_row(seed: int, row: int) -> int:
     """The seed of torch's generator for one sample of a batch. torch looks at 32 bits of it."""
-    return (seed + (row + 1) * 0x9E3779B1) & _MASK
+    return (seed + (row + 1) * 0x9E3779B1) & _TORCH_MASK
 
 
 def seed_row(seed: int, row: int) -> None:

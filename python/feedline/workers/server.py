@@ -2,7 +2,8 @@
 
 It has one thread and has imported what the data set needs, so a worker starts in milliseconds
 and shares those modules' memory with all others. It is started once for a program and ends with
-it. The program itself is never forked: it may have threads, a GPU and locks.
+it. It stands in for the program where that should not be forked itself: it may have threads, a GPU and
+locks (`launch.py`).
 """
 
 from __future__ import annotations
@@ -22,28 +23,7 @@ from typing import Any
 
 from feedline.workers.channel import Channel, Closed
 from feedline.workers.child import start
-
-
-def launch(code: str, end: socket.socket) -> subprocess.Popen[bytes]:
-    """Starts an interpreter like this one that runs `code` with `end` as its connection."""
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    environment = dict(os.environ)
-    # Workers are many; each computes on one core unless the program says otherwise.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment.setdefault(name, "1")
-    # `-c` puts the current folder in front of sys.path; the program's own path follows it.
-    program = f"import sys; sys.path[:] = {sys.path!r}; {code}({end.fileno()})"
-    # A Ctrl-C in the terminal is the program's to answer, also while the interpreter starts.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        return subprocess.Popen(
-            [sys.executable, *flags, "-c", program],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            pass_fds=(end.fileno(),),
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+from feedline.workers.launch import launch
 
 
 def main(fd: int) -> None:

@@ -8,7 +8,6 @@ program with its batch, and is used again when the last array of that batch has 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import warnings
 from collections.abc import Callable
@@ -17,12 +16,31 @@ from typing import Any, Protocol
 import numpy
 import numpy.typing
 
+from feedline.workers.descriptors import Mapping, advice
+
 Bytes = numpy.typing.NDArray[numpy.uint8]
 
 # What one array's beginning is a multiple of: a cache line, and enough for every vector register.
-_ALIGNMENT = 64
+ALIGNMENT = 64
+# Batches that the program may keep at the cost of a file descriptor each, to be used again; those beyond
+# are freed when the program drops them. By default a program has 1,024.
+_MOST_LENT = 64
 # What a slot grows by: pages that nobody touches take no memory.
 _STEP = 1 << 20
+# What is worth a system call to be given back.
+_WORTH_IT = 4 << 20
+
+
+# How often this process was forked. A child may still read what was lent before.
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_parent=_count_fork)
 
 
 def _rounded(size: int, unit: int) -> int:
@@ -33,9 +51,13 @@ class Slot:
     """Shared memory that grows as a batch is written to it."""
 
     def __init__(self, fd: int | None = None) -> None:
-        self.fd = os.memfd_create("feedline-batch", os.MFD_CLOEXEC) if fd is None else fd
+        if fd is None:
+            with advice():
+                fd = os.memfd_create("feedline-batch", os.MFD_CLOEXEC)
+        self.fd = fd
         self.used = 0
         self._memory: Bytes = numpy.empty(0, numpy.uint8)
+        self._mapping: Mapping | None = None
         # Where the slot lies, in all mappings of it that a batch's arrays may still point into.
         # Each with the mapping itself: an address that was given up may soon be somebody else's.
         self._addresses: list[tuple[int, int, Bytes]] = []
@@ -58,7 +80,8 @@ class Slot:
         if whole < size:
             whole = _rounded(size, _STEP)
             os.ftruncate(self.fd, whole)
-        self._memory = numpy.frombuffer(mmap.mmap(self.fd, whole), numpy.uint8)
+        self._mapping = Mapping(self.fd, whole)
+        self._memory = numpy.asarray(self._mapping)
         self._addresses.append((self.address, whole, self._memory))
 
     def begin(self) -> None:
@@ -70,9 +93,14 @@ class Slot:
     def reserve(self, size: int) -> int:
         """The offset of `size` bytes that nobody else has."""
         offset = self.used
-        self.used = offset + _rounded(size, _ALIGNMENT)
+        self.used = offset + _rounded(size, ALIGNMENT)
         self.map(self.used)
         return offset
+
+    def trim(self) -> None:
+        """Gives the pages back; what is written next takes new ones."""
+        if self._mapping is not None and self.size >= _WORTH_IT:
+            self._mapping.empty()
 
     def view(self, offset: int, size: int) -> Bytes:
         """So many bytes."""
@@ -96,6 +124,12 @@ class Slot:
             self.view(offset, size)[:] = data
         return offset
 
+    def seal(self) -> None:
+        """Closes the file. What is mapped can be read and written as before, but nobody else can map it."""
+        fd, self.fd = self.fd, -1
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
     def close(self) -> None:
         """Gives the memory up; what is mapped stays until its arrays die."""
         if self.fd >= 0:
@@ -103,6 +137,7 @@ class Slot:
                 os.close(self.fd)
             self.fd = -1
         self._memory = numpy.empty(0, numpy.uint8)
+        self._mapping = None
         self._addresses = []
 
     def __del__(self) -> None:
@@ -113,9 +148,9 @@ class Slot:
 class Lease:
     """A slot in the program's hands. NumPy keeps this object as long as an array points into it."""
 
-    def __init__(self, slot: Slot, size: int, give_back: Callable[[Slot], None]) -> None:
+    def __init__(self, slot: Slot, size: int, give_back: Callable[[Slot, bool], None]) -> None:
         slot.map(size)
-        self._slot, self._give_back = slot, give_back
+        self._slot, self._give_back, self._forks = slot, give_back, _forks
         # The mapping must outlive the arrays even if the slot is closed meanwhile.
         self._memory = slot.view(0, size)
         self.__array_interface__: dict[str, Any] = {
@@ -132,7 +167,7 @@ class Lease:
     def __del__(self) -> None:
         give_back = getattr(self, "_give_back", None)
         if give_back is not None:
-            give_back(self._slot)
+            give_back(self._slot, self._forks == _forks)
 
 
 class Pin(Protocol):
@@ -174,6 +209,8 @@ class Slots:
         self._free: list[Slot] = []
         # Given up, but perhaps still read by a device.
         self._leaving: list[Slot] = []
+        # Those that the program has and that can be used again; a set, as they come back in any thread.
+        self._lent: set[int] = set()
         self._closed = self._resting = False
         self.made = 0
         self.process = os.getpid()
@@ -190,6 +227,11 @@ class Slots:
         self.made += 1
         return Slot()
 
+    def trim(self, slot: Slot) -> None:
+        """Gives a slot's pages back, as it will wait before it is written to."""
+        if id(slot) not in self._locked:
+            slot.trim()
+
     def _is_free(self, slot: Slot) -> bool:
         locked = self._locked.get(id(slot))
         return locked is None or locked.is_free()
@@ -197,6 +239,10 @@ class Slots:
     def lend(self, slot: Slot, size: int) -> Bytes:
         """The slot's bytes for the program."""
         lease = Lease(slot, size, self.give_back)
+        if len(self._lent) < _MOST_LENT:
+            self._lent.add(id(slot))
+        else:
+            slot.seal()
         if self._pin is not None and size:
             locked = self._locked.get(id(slot))
             if locked is None or locked.range != (slot.address, slot.size):
@@ -212,9 +258,12 @@ class Slots:
             locked.marked = False
         return lease.bytes()
 
-    def give_back(self, slot: Slot) -> None:
-        """Takes a slot back; called from wherever a batch's last array died."""
-        if self._closed or self._resting or os.getpid() != self.process or len(self._free) >= self._keep:
+    def give_back(self, slot: Slot, own: bool = True) -> None:
+        """Takes a slot back; called from wherever a batch's last array died. It is not used again if a
+        forked child may have its batch too."""
+        self._lent.discard(id(slot))
+        useless = slot.fd < 0 or len(self._free) >= self._keep or not own
+        if useless or self._closed or self._resting or os.getpid() != self.process:
             self._dismiss(slot)
         else:
             self._free.append(slot)

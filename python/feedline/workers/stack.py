@@ -9,6 +9,8 @@ library's own function to treat.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import math
 import os
 import sys
@@ -20,6 +22,9 @@ import numpy
 
 from feedline import _native
 from feedline.workers.slots import Bytes, Slot
+
+# Samples that are kept while they are copied. A whole batch of them would double a worker's memory.
+_COPYING = 4
 
 Collate = Callable[[Any], Any]
 
@@ -35,21 +40,19 @@ class _Array:
         self.stack, self.shape = stack, shape
         self.row_bytes = math.prod(shape) * size
         self.offset = stack.slot.reserve(self.row_bytes * stack.rows)
-        self.address = stack.slot.address + self.offset
-        self.mapped = stack.slot.address
 
     def row(self, row: int) -> int:
-        if self.mapped != self.stack.slot.address:
-            # The slot grew meanwhile and is mapped anew; both show the same memory.
-            self.mapped = self.stack.slot.address
-            self.address = self.mapped + self.offset
-        return self.address + row * self.row_bytes
+        # Looked up each time: the slot may have grown meanwhile and be mapped anew, and other threads
+        # write other rows at this moment.
+        return self.stack.slot.address + self.offset + row * self.row_bytes
 
     def copy(self, row: int, address: int, owner: Any) -> None:
         stack = self.stack
         number = stack.copier.copy(self.row(row), address, self.row_bytes)
         if number:
             stack.copied_from.append((number, owner))
+            if len(stack.copied_from) > _COPYING:
+                stack.let_go()
 
     def bytes(self, rows: int) -> Any:
         size = self.row_bytes * rows
@@ -233,7 +236,7 @@ class Stack:
         self.rows, self.slot, self.collate = rows, slot, collate
         self.torch, self.copier = torch, copier
         # Copies under way, and what must live until they are done.
-        self.copied_from: list[tuple[int, Any]] = []
+        self.copied_from: collections.deque[tuple[int, Any]] = collections.deque()
         # What the batch's arrays are views of, where that is not the slot itself.
         self.memory: Bytes | None = None
         self._node: _Node | None = None
@@ -251,6 +254,12 @@ class Stack:
             self._node.put(row, sample)
         except Uneven:
             self._odd[row] = sample
+
+    def let_go(self) -> None:
+        """Lets the sample go that has waited longest: by now it is copied."""
+        with contextlib.suppress(IndexError):
+            number, _ = self.copied_from.popleft()
+            self.copier.wait(number)
 
     def settle(self) -> None:
         """Waits until nothing is being copied to this batch any more."""

@@ -7,6 +7,8 @@ which may have to be sent to a worker again and could not be; and `get_worker_in
 from __future__ import annotations
 
 import dataclasses
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from feedline.workers import torch_side
@@ -14,10 +16,13 @@ from feedline.workers.job import Job
 
 # A data set in a Subset in a ConcatDataset, and one more.
 _DEEP = 4
+# A copy of a queue would close under the original what both hold.
+PROCESSES = "multiprocessing.", "torch.multiprocessing."
 
 
 class StandIn:
-    """A data set's copy as a worker would have it. `asked` says whether it looked who the worker is."""
+    """A data set's copy as a worker would have it. `asked` says whether it looked who the worker is or
+    what it was seeded with."""
 
     def __init__(self, job: Job, base_seed: int) -> None:
         self.copy = shallow_copy(job.dataset)
@@ -30,6 +35,10 @@ class StandIn:
 
     def _ask(self) -> None:
         self.asked = True
+
+    def seed_watched(self) -> AbstractContextManager[None]:
+        """Meanwhile, whoever reads torch.initial_seed() has `asked` too."""
+        return torch_side.seed_watched(self._ask) if "torch" in sys.modules else nullcontext()
 
     def __getitem__(self, index: Any) -> Any:
         with torch_side.info_is(self._info):
@@ -58,6 +67,8 @@ def shallow_copy(thing: Any, depth: int = _DEEP) -> Any:
     kind = type(thing)
     new: Any = kind.__new__
     plain = new is object.__new__ or getattr(new, "__module__", "") == "typing"
+    if str(kind.__module__).startswith(PROCESSES):
+        return thing
     if depth == 0 or not plain or not hasattr(thing, "__dict__") or hasattr(kind, "__del__"):
         return thing
     if any("__slots__" in vars(base) and vars(base)["__slots__"] for base in kind.__mro__):

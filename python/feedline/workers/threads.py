@@ -6,17 +6,21 @@ import collections
 import os
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from feedline import _native
-from feedline.workers import torch_side
+from feedline.workers import seeds, torch_side
 from feedline.workers.executor import Begin, Result
 from feedline.workers.failure import WorkerError
-from feedline.workers.job import Job, Task, Times
+from feedline.workers.job import Job, Maker, Task, Times
 from feedline.workers.seeds import of_row
 from feedline.workers.slots import Pin, Slots
 from feedline.workers.stack import Stack
+
+# So many samples of an executor are watched for draws from global generators.
+_WATCHED = 32
 
 
 class _Batch:
@@ -50,6 +54,7 @@ class Threads:
 
     name = "threads"
     broken: BaseException | None = None
+    starting = False
 
     def __init__(
         self,
@@ -73,9 +78,16 @@ class Threads:
         self._wanted = 0
         self._closed = False
         self._renewals = 0
+        self._begins: Any = None
         # Whether a result came that nobody has looked for yet.
         self._news = False
         self._trouble: BaseException | None = None
+        # Whether the caller waits for a batch, and how often it got one.
+        self._asleep, self._naps = False, 0
+        self._watched = 0
+        # Whose global generator samples draw from or seed, and whether the program has heard of it.
+        self._drew: str | None = None
+        self._drew_named = False
         self.owner = os.getpid()
         self._threads = [
             threading.Thread(target=self._run, args=(number,), name=f"feedline-{number}", daemon=True)
@@ -89,9 +101,12 @@ class Threads:
         return len(self._results)
 
     def begin(self, begin: Begin) -> None:
+        # The data set is one for all threads, and its state too.
         state = None if begin.states is None else begin.states[0]
-        if state is not None and state.get("dataset") is not None:
-            self._job.dataset.load_state_dict(state["dataset"])
+        self._begins = Maker(self._job).begin(state)
+
+    def begins(self) -> Mapping[int, Any]:
+        return dict.fromkeys(range(self.workers), self._begins)
 
     def submit(self, task: Task) -> int:
         whole = not self._job.batched or self._many
@@ -191,7 +206,7 @@ class Threads:
                 if seed is not None:
                     whole = not self._job.batched or self._many
                     generator.seed(seed if whole else of_row(seed, row))
-                self._make(batch, row)
+                self._watch(lambda: self._make(batch, row))
             except BaseException as error:
                 batch.fail(row, error)
         code, cpu = time.perf_counter() - began, time.thread_time() - cpu
@@ -213,6 +228,34 @@ class Threads:
                     self._results[batch.sequence] = result
                     self._news = True
                 self._changed.notify_all()
+
+    def _watch(self, make: Callable[[], None]) -> None:
+        """Makes a sample; looks whether it draws from global generators, while nobody else does."""
+        nap = self._naps
+        if self._drew is not None or self._watched >= _WATCHED or not self._asleep:
+            make()
+            return
+        before = seeds.states()
+        try:
+            make()
+        finally:
+            self._watched += 1
+            drew = seeds.drawn(before, seeds.states())
+            if self._asleep and self._naps == nap:
+                self._drew = self._drew or drew
+
+    def _name_draws(self) -> None:
+        if self._drew is None or self._drew_named:
+            return
+        self._drew_named = True
+        warnings.warn(
+            f"samples draw from {self._drew} global generator or seed it, and threads share it: what a "
+            "sample draws depends on what other threads do, and a second or resumed run draws other numbers. "
+            'Use executor="processes" (or "auto"), or give each sample a generator of its own, such as '
+            "numpy.random.default_rng((seed, index))",
+            UserWarning,
+            stacklevel=6,
+        )
 
     def _make(self, batch: _Batch, row: int) -> None:
         dataset, index = self._job.dataset, batch.task.index
@@ -255,11 +298,17 @@ class Threads:
     def take(self, sequence: int) -> Result | None:
         if os.getpid() != self.owner:
             raise WorkerError("the workers belong to another process: make a new loader after a fork")
+        self._name_draws()
         with self._changed:
-            return self._results.pop(sequence, None)
+            result = self._results.pop(sequence, None)
+            if result is not None:
+                self._asleep, self._naps = False, self._naps + 1
+            return result
 
     def wait(self, seconds: float | None) -> bool:
         with self._changed:
+            # Until it has its batch, the caller draws nothing.
+            self._asleep = True
             if not self._news:
                 self._changed.wait(seconds)
             news, self._news = self._news, False

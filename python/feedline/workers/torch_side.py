@@ -90,6 +90,27 @@ def info_is(info: Any) -> Iterator[None]:
         worker._worker_info = before
 
 
+@contextmanager
+def seed_watched(asked: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile, `asked` is called whenever somebody reads torch.initial_seed(): it is the program's in a
+    thread, and in a process the seed that the sample was given."""
+    torch = torch_module()
+    kept = torch.initial_seed
+
+    def initial_seed() -> int:
+        asked()
+        return int(kept())
+
+    places = [place for place in (torch, torch.random) if place.initial_seed is kept]
+    for place in places:
+        place.initial_seed = initial_seed
+    try:
+        yield
+    finally:
+        for place in places:
+            place.initial_seed = kept
+
+
 def set_info(info: Any) -> None:
     """What torch.utils.data.get_worker_info() says in this process."""
     from torch.utils.data._utils import worker
@@ -112,6 +133,11 @@ def enter_thread(info: Any) -> None:
     # torch.set_num_threads would set the whole program's number. OpenMP's own is the thread's; torch
     # sets it when a thread first asks, so that comes first.
     torch.get_num_threads()
+    one_openmp_thread()
+
+
+def one_openmp_thread() -> None:
+    """What this thread runs with OpenMP runs on one core."""
     for library in _openmp_libraries():
         library.omp_set_num_threads(1)
 

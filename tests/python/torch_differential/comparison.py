@@ -31,13 +31,13 @@ def as_name(settings: object) -> str:
 
 
 def no_init(worker: int) -> None:
-    """As a worker_init_fn it keeps the caller from making the first batches while the workers start."""
+    """As a worker_init_fn it makes "auto" choose processes, in which all batches are made."""
 
 
 #: Ways to run ours that must give the batches of torch without workers.
 EXECUTORS: dict[str, dict[str, Any]] = {
     "inline": {"num_workers": 0},
-    "processes": {"num_workers": 2, "executor": "processes", "worker_init_fn": no_init},
+    "processes": {"num_workers": 2, "executor": "processes"},
     "threads": {"num_workers": 2, "executor": "threads"},
 }
 
@@ -147,6 +147,10 @@ def _assert_same_attributes(ours: Any, theirs: Any, where: str) -> None:
 
 
 def _assert_same_tensor(ours: torch.Tensor, theirs: torch.Tensor, where: str) -> None:
+    assert ours.is_nested == theirs.is_nested and ours.layout == theirs.layout, where
+    if theirs.is_nested:
+        assert_same(list(ours.unbind()), list(theirs.unbind()), where)
+        return
     for name in ("dtype", "shape", "layout", "device", "requires_grad", "is_leaf", "is_quantized"):
         mine, other = getattr(ours, name), getattr(theirs, name)
         assert mine == other, f"{where}: {name} {mine} instead of {other}"
@@ -183,7 +187,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 def resolved(value: Any) -> Any:
     """Tensors in plain memory, lists of them too: to compare what is in them, not how it lies there."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and not value.is_nested:
         return value.resolve_conj().resolve_neg().contiguous()
     return [resolved(item) for item in value] if isinstance(value, list) else value
 

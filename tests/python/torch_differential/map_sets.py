@@ -143,6 +143,15 @@ class Draws(Dataset[Any]):
         }
 
 
+class Seeds(Draws):
+    """What a sample may do with torch's seed."""
+
+    def __getitem__(self, index: int) -> Any:
+        seed = torch.initial_seed()
+        drawn = np.random.default_rng(seed % 2**32).random(2)
+        return {"index": index, "seed": torch.tensor(seed), "drawn": drawn}
+
+
 class WhoAmI(Dataset[Any]):
     """What a worker can know about itself, and which process it is."""
 

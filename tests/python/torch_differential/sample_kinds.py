@@ -89,6 +89,22 @@ def expanded(number: int) -> torch.Tensor:
 
 
 @kind
+def nested_tensor(number: int) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.full((number + 1, 2), 3.0), torch.arange(4.0).view(2, 2)])
+
+
+@kind
+def nested_tensor_transposed(number: int) -> torch.Tensor:
+    return nested_tensor(number).transpose(1, 2)
+
+
+@kind
+def nested_tensor_jagged(number: int) -> torch.Tensor:
+    parts = [torch.full((number + 1, 2), 3.0), torch.arange(4.0).view(2, 2)]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged)
+
+
+@kind
 def channels_last(number: int) -> torch.Tensor:
     return (torch.arange(24.0) + number).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)[0]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,21 @@ class Uneven(IterableDataset[Any]):
         worker = info.id if info else 0
         for number in range(self.lengths[worker]):
             yield worker * 1000 + number
+
+
+class Held(Uneven):
+    """Worker 0 gives nothing before there is a file."""
+
+    def __init__(self, lengths: list[int], path: Path) -> None:
+        super().__init__(lengths)
+        self.path = path
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        if info is not None and info.id == 0:
+            while not self.path.exists():
+                time.sleep(0.005)
+        yield from super().__iter__()
 
 
 class Endless(IterableDataset[Any]):
@@ -228,3 +245,83 @@ class RandomWithState(IterableDataset[Any]):
         self.at, self.buffer = state["at"], list(state["buffer"])
         self.generator.setstate(state["generator"])
         self.resumed = True
+
+
+class Marked(IterableDataset[Any]):
+    """Takes a loaded state into account when its next iterator is asked for the first sample."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.at = 0
+        self.mark: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        self.at = 0
+        if self.mark is not None:
+            self.at, self.mark = self.mark, None
+        for number in range(self.at, self.length):
+            self.at = number + 1
+            if number % workers == worker:
+                yield number
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.mark = state["at"]
+
+
+class ItselfWithState(Itself):
+    """Its own iterator, which goes on where it was, and begins anew after its end."""
+
+    def __next__(self) -> int:
+        if self.at >= self.length:
+            self.at = 0
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Rewinding(ItselfWithState):
+    """Its own iterator, which begins anew with each iteration."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        return Itself.__next__(self)
+
+
+class RoundRobin(IterableDataset[Any]):
+    """Takes turns among streams of several lengths; a state says how far each was read."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+        self.read = [0] * len(lengths)
+        self.turn = 0
+        self.resumed = False
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.resumed:
+            self.read, self.turn = [0] * len(self.lengths), 0
+        self.resumed = False
+        while any(read < length for read, length in zip(self.read, self.lengths, strict=True)):
+            at, self.turn = self.turn, (self.turn + 1) % len(self.lengths)
+            if self.read[at] < self.lengths[at]:
+                self.read[at] += 1
+                yield 100 * at + self.read[at]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"read": list(self.read), "turn": self.turn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.read, self.turn, self.resumed = list(state["read"]), state["turn"], True

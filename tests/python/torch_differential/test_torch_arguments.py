@@ -97,7 +97,7 @@ def test_arguments_by_position() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"executor": "magic"}, {"random": "never"}, {"snapshot_every_n_steps": 0}], ids=str
+    "settings", [{"executor": "magic"}, {"random": "never"}, {"snapshot_every_n_steps": -1}], ids=str
 )
 def test_our_own_arguments_are_checked(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(settings))):

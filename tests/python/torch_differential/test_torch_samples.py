@@ -64,6 +64,7 @@ def shown(loader: str, way: str, workers: str = "inline") -> dict[str, Any]:
 SPOILT_BY_TORCH_WORKERS = {
     "conjugate": "collating fails; alone, the conjugate bit is lost and with it the values' signs",
     "negative_view": "collating fails; alone, the negative bit is lost and with it the values' signs",
+    "nested_tensor_transposed": "the tensors in it arrive contiguous",
     "quantised": "collating fails; alone, the tensor arrives without its quantiser",
     "leaf_with_gradient": "collating fails, since torch.stack has no out= for what needs gradients",
     "parameter": "collating fails, since torch.stack has no out= for what needs gradients",

@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 import feedline.torch
+import numpy as np
 import pytest
 import torch
 from comparison import (
@@ -23,8 +24,8 @@ from comparison import (
     seed_all,
     steps,
 )
-from map_sets import Counting, Draws, Large, Squares, WhoAmI, note_worker, seed_worker
-from torch.utils.data import ConcatDataset
+from map_sets import Counting, Draws, Large, Seeds, Squares, WhoAmI, note_worker, seed_worker
+from torch.utils.data import ConcatDataset, Dataset
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 
@@ -188,6 +189,21 @@ def test_draws_do_not_depend_on_the_workers_with_random_batch(way: dict[str, Any
     assert_same(ours, expected)
 
 
+@pytest.mark.parametrize("way", WAYS[1:], ids=as_name)
+def test_the_seed_of_a_sample_fits_into_a_tensor_and_does_not_depend_on_the_workers(
+    way: dict[str, Any],
+) -> None:
+    """torch's is the worker's; ours the sample's."""
+    [theirs] = epochs("torch", Seeds(40), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    [expected] = epochs("feedline", Seeds(40), batch_size=4, **WAYS[0])
+    [ours] = epochs("feedline", Seeds(40), batch_size=4, **way)
+    assert [batch["seed"].dtype for batch in ours] == [batch["seed"].dtype for batch in theirs]
+    assert all(seed >= 0 for batch in ours for seed in batch["seed"].tolist())
+    if way.get("in_order") is False:
+        ours, expected = (sorted(map(str, numbers(epoch))) for epoch in (ours, expected))
+    assert_same(ours, expected)
+
+
 def test_draws_differ_between_batches_epochs_and_seeds() -> None:
     runs = epochs("feedline", Draws(), 2, batch_size=3, **WAYS[0])
     runs += epochs("feedline", Draws(), 1, seed=6, batch_size=3, **WAYS[0])
@@ -265,3 +281,74 @@ def test_a_timeout_without_workers_means_nothing() -> None:
     with pytest.raises(AssertionError, match="timeout"):
         iter(build("torch", Squares(3), timeout=1))
     assert_same(epochs("feedline", Squares(3), timeout=1), epochs("torch", Squares(3)))
+
+
+class Versioned(Dataset[Any]):
+    """What a sample is depends on something that the program changes between epochs."""
+
+    factor = 1
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.table = [0]
+        self.array = np.zeros(4)
+        self.shared = torch.zeros(()).share_memory_()
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return self.version, self.table[0], float(self.array[0]), type(self).factor, _GLOBAL[0]
+
+
+_GLOBAL = [0]
+
+
+def _rebind(data: Versioned, epoch: int) -> None:
+    data.version = epoch
+
+
+def _write_list(data: Versioned, epoch: int) -> None:
+    data.table[0] = epoch
+
+
+def _write_array(data: Versioned, epoch: int) -> None:
+    data.array[0] = epoch
+
+
+def _write_class(data: Versioned, epoch: int) -> None:
+    Versioned.factor = epoch
+
+
+def _write_global(data: Versioned, epoch: int) -> None:
+    _GLOBAL[0] = epoch
+
+
+@pytest.mark.parametrize("change", [_rebind, _write_list, _write_array, _write_class, _write_global])
+def test_no_epoch_has_two_versions_of_the_data_set(change: Any) -> None:
+    """In threads, which have the program's own; an epoch that was made ahead of a change is not used."""
+
+    def run(loader: str, **more: Any) -> list[Any]:
+        data, seen = Versioned(), []
+        del data.shared
+        made = build(loader, data, batch_size=2, **more)
+        for epoch in range(4):
+            change(data, epoch // 2)
+            seen.append(numbers(steps(iter(made))))
+        return seen
+
+    ours = run("feedline", num_workers=2, executor="threads", persistent_workers=True)
+    assert ours == run("torch")
+
+
+def test_nothing_is_made_ahead_of_what_is_shared_with_the_program() -> None:
+    """Workers that stay see a change of shared memory at once."""
+    for shares in (True, False):
+        data = Versioned()
+        if not shares:
+            del data.shared
+        ways = {"num_workers": 2, "executor": "processes", "persistent_workers": True}
+        made = build("feedline", data, batch_size=2, **ways)
+        steps(iter(made))
+        assert (made._guess is None) is shares
+        made.close()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from comparison import WARNINGS, Raised, assert_same, build, epochs, numbers, outcome, steps
+from conftest import HANG
 from map_sets import Squares
 from streams import (
     Breaking,
     BreakingAtOnce,
     Endless,
+    Held,
     IteratorWithState,
     Itself,
     NoIterator,
@@ -136,6 +140,19 @@ def test_out_of_order_gives_the_same_samples() -> None:
     assert sorted(map(str, numbers(ours))) == sorted(map(str, numbers(theirs)))
 
 
+@pytest.mark.parametrize("loader", ["torch", "feedline"])
+def test_out_of_order_nobody_waits_for_a_slow_worker(loader: str, tmp_path: Path) -> None:
+    """All that the others have comes before the first batch of one that is held up."""
+    go_on = tmp_path / "go on"
+    forked = {"multiprocessing_context": "fork"} if loader == "torch" else {}
+    settings = {"num_workers": 3, "in_order": False, "batch_size": 2, "timeout": HANG, **forked}
+    iterator = iter(build(loader, Held([8, 40, 6], go_on), **settings))
+    first = [next(iterator).tolist() for _ in range(23)]
+    assert sorted(first) == [[n, n + 1] for n in (*range(1000, 1040, 2), *range(2000, 2006, 2))]
+    go_on.touch()
+    assert [batch.tolist() for batch in iterator] == [[n, n + 1] for n in range(0, 8, 2)]
+
+
 @pytest.mark.parametrize("way", ["inline", "three processes"])
 def test_an_epoch_set_from_outside_reaches_the_stream(way: str) -> None:
     def run_epochs(loader: str, settings: dict[str, Any]) -> list[Any]:
@@ -155,8 +172,11 @@ def test_a_stream_longer_than_its_length_is_warned_about(way: str) -> None:
     for loader, settings in (("torch", forked(WORKERS[way])), ("feedline", WORKERS[way])):
         made = build(loader, WrongSize(8), batch_size=None, **settings)
         assert len(made) == 4
-        with pytest.warns(UserWarning, match="Length of IterableDataset"):
+        with pytest.warns(UserWarning, match="Length of IterableDataset") as caught:
             steps(iter(made))
+        hint = r"fetched\. For multiprocessing data-loading, this .*#torch\.utils\.data\.IterableDataset"
+        found = [bool(re.search(hint, str(one.message))) for one in caught if "Length" in str(one.message)]
+        assert found == [made.num_workers > 0] * len(found)
 
 
 @pytest.mark.parametrize("name", ["sized", "batches"])

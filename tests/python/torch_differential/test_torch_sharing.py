@@ -1,0 +1,255 @@
+"""What a data set shares with the program stays shared with its workers, as with torch's: shared memory,
+mapped files, multiprocessing's objects. Each also where the program is not forked."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import feedline.torch
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing
+import torch.utils.data
+from conftest import HANG, another_thread
+from feedline.workers import parcel
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+LOADERS = ["torch", "feedline", "feedline beside a thread", "feedline, forkserver"]
+
+
+@contextlib.contextmanager
+def loading(name: str) -> Iterator[Any]:
+    """A loader's class, in a program as the name says."""
+
+    def make(dataset: Any, **options: Any) -> Any:
+        kind = torch.utils.data.DataLoader if name == "torch" else feedline.torch.DataLoader
+        if name != "torch" and not isinstance(dataset, IterableDataset):
+            options["executor"] = "processes"
+        if name == "feedline, forkserver":
+            options["multiprocessing_context"] = "forkserver"
+        return kind(dataset, **options)
+
+    with another_thread() if name == "feedline beside a thread" else contextlib.nullcontext():
+        yield make
+
+
+class Counting(IterableDataset[Any]):
+    """Tells its epoch, which the program sets in a shared tensor, as Hugging Face's streams do."""
+
+    def __init__(self) -> None:
+        self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        yield int(self.epoch) * 10 + info.id
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_shared_tensor_is_shared_with_persistent_workers(name: str) -> None:
+    with loading(name) as make:
+        data = Counting()
+        loader = make(data, batch_size=None, num_workers=2, persistent_workers=True)
+        seen = []
+        for epoch in range(3):
+            data.epoch.fill_(epoch)
+            seen.append(list(loader))
+        assert seen == [[0, 1], [10, 11], [20, 21]]
+        del loader
+
+
+class Signalling(Dataset[int]):
+    """Uses all that multiprocessing has."""
+
+    def __init__(self, context: Any) -> None:
+        self.value, self.array = context.Value("i", 0), context.Array("d", 3)
+        self.lock, self.queue, self.event = context.Lock(), context.Queue(), context.Event()
+        self.receiver, self.sender = context.Pipe(duplex=False)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        with self.value.get_lock():
+            self.value.value += 1
+        with self.lock:
+            self.array[0] += 1
+            self.sender.send(index)
+        self.queue.put(index)
+        return index + 100 * self.event.is_set()
+
+
+CONTEXTS = {
+    "the default": multiprocessing,
+    "torch's": torch.multiprocessing,
+    "spawn": multiprocessing.get_context("spawn"),
+    "forkserver": multiprocessing.get_context("forkserver"),
+}
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("name", LOADERS)
+def test_what_multiprocessing_made_works_in_a_data_set(name: str, context: str) -> None:
+    if name == "feedline, forkserver" and context in ("the default", "torch's"):
+        pytest.skip("torch refuses these too")
+    with loading(name) as make:
+        data = Signalling(CONTEXTS[context])
+        loader = make(data, batch_size=4, num_workers=2)
+        assert torch.cat(list(loader)).tolist() == list(range(8))
+        data.event.set()
+        assert torch.cat(list(loader)).tolist() == list(range(100, 108))
+        assert (data.value.value, data.array[0]) == (16, 16)
+        assert sorted(data.queue.get(timeout=HANG) for _ in range(16)) == sorted([*range(8)] * 2)
+        assert sorted(data.receiver.recv() for _ in range(16)) == sorted([*range(8)] * 2)
+        data.queue.close()
+
+
+def test_a_lock_that_cannot_be_sent_says_how_to_make_it() -> None:
+    data = Signalling(multiprocessing)
+    with pytest.raises(feedline.WorkerError, match=r"multiprocessing.get_context\('spawn'\)"):
+        list(feedline.torch.DataLoader(data, num_workers=1, multiprocessing_context="spawn"))
+
+
+class Tokens(Dataset[Any]):
+    """Windows of a mapped file, in every form that a view of it has."""
+
+    def __init__(self, path: Path, mode: Any) -> None:
+        self.whole = np.memmap(path, np.int64, mode, shape=(1000, 4), offset=32)
+        self.turned, self.plain = self.whole.T[::-1, 3:], np.asarray(self.whole)[5:900:3]
+        self.tensor = torch.from_numpy(self.plain) if mode == "r+" else None
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        tensor = -1 if self.tensor is None else int(self.tensor[index, 1])
+        return self.whole[index].copy(), self.turned[:, index].copy(), self.plain[index].copy(), tensor
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_a_mapped_file_stays_one(name: str, mode: str, tmp_path: Path) -> None:
+    np.arange(4004).tofile(tmp_path / "tokens")
+    with loading(name) as make:
+        data = Tokens(tmp_path / "tokens", mode)
+        loader = make(data, batch_size=4, num_workers=1)
+        for change in range(2):
+            expected = [data[at] for at in range(12)]
+            got = list(loader)
+            for column in range(4):
+                values = torch.cat([batch[column] for batch in got]).tolist()
+                assert values == [np.asarray(sample[column]).tolist() for sample in expected]
+            if mode != "r":
+                data.whole[change + 5] = -7
+
+
+def test_a_map_takes_no_memory_on_its_way(tmp_path: Path) -> None:
+    """Also a file larger than memory: it has no blocks here, and copying it would fill them."""
+    size = 1 << 40
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(size)
+    store = parcel.Store()
+    tokens = np.memmap(tmp_path / "large", np.uint16, "r")
+    store.pack([tokens, tokens[10:20], np.asarray(tokens)])
+    assert store.files == () and store.parcel is not None and len(store.parcel.head) < 4096
+    whole, part, plain = parcel.unpack(store.parcel, [], store.shared.fds)
+    assert isinstance(whole, np.memmap) and whole.shape == (size // 2,) and whole.filename == tokens.filename
+    assert np.shares_memory(whole[10:20], part) and type(plain) is np.ndarray and not plain.flags.writeable
+    store.close()
+
+
+def test_arrays_travel_once_for_as_long_as_they_do_not_change() -> None:
+    store = parcel.Store()
+    data = {"kept": np.arange(100_000), "changed": np.arange(100_000), "tensor": torch.arange(100_000)}
+    found = []
+    for epoch in range(20):
+        data["changed"][7] = epoch
+        store.pack(data)
+        assert store.parcel is not None
+        places = {(store.files[file], at) for file, at, size in store.parcel.places if size >= 800_000}
+        found.append(places)
+        there = parcel.unpack(store.parcel, list(store.files), store.shared.fds)
+        assert there["changed"][7] == epoch and (there["kept"] == data["kept"]).all()
+        assert torch.equal(there["tensor"], data["tensor"])
+    assert all(len(one & other) == 2 for one, other in itertools.pairwise(found))
+    assert len(store.files) <= 3
+    store.close()
+
+
+class Array(Dataset[Any]):
+    def __init__(self) -> None:
+        self.rows = np.zeros((8, 20_000))
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.rows[index, 11])
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_an_array_that_changes_between_epochs_is_seen_as_it_is(name: str) -> None:
+    with loading(name) as make:
+        data = Array()
+        loader = make(data, batch_size=4, num_workers=2)
+        for epoch in range(3):
+            data.rows[:, 11] = epoch
+            assert torch.cat(list(loader)).tolist() == [epoch] * 8
+
+
+class Odd(Dataset[int]):
+    def __init__(self) -> None:
+        self.held: Any = None
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_workers_survive_a_data_set_that_cannot_be_sent() -> None:
+    data = Odd()
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": "forkserver"}
+    loader = feedline.torch.DataLoader(data, 2, **options)
+    assert torch.cat(list(loader)).tolist() == [0, 1, 2, 3]
+    workers = [process.pid for process in loader._idle._processes]  # type: ignore[union-attr]
+    data.held = (one for one in "ab")
+    with pytest.raises(feedline.WorkerError, match="cannot be sent"):
+        list(loader)
+    data.held = None
+    assert torch.cat(list(loader)).tolist() == [0, 1, 2, 3]
+    assert [process.pid for process in loader._idle._processes] == workers  # type: ignore[union-attr]
+    loader.close()
+
+
+PROGRAM = """
+import os, threading
+from feedline.torch import DataLoader
+from torch.utils.data import IterableDataset
+
+class Parent(IterableDataset):
+    def __iter__(self):
+        yield os.getppid()
+
+assert list(DataLoader(Parent(), None, num_workers=1)) == [os.getpid()]
+over = threading.Event()
+thread = threading.Thread(target=over.wait)
+thread.start()
+[parent] = list(DataLoader(Parent(), None, num_workers=1))
+assert parent != os.getpid()
+over.set()
+"""
+
+
+def test_workers_are_forks_of_the_program_where_that_is_safe() -> None:
+    """As torch's, they begin at once; beside a thread they come from the server."""
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)
