@@ -52,6 +52,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 IMAGES, EACH = 1_000_000, 100_000
 
+CARGO_TEST = ["cargo", "test", "--release", "--workspace", "--no-default-features"]
+"""With the wheel's features, as `make test` has them: nothing is compiled again."""
+
 
 STOP = threading.Event()
 """Set when the run is ended from outside: nothing that follows is a find."""
@@ -229,9 +232,7 @@ def crafted() -> str:
 
 def rust(test: str, total: int) -> str:
     environment = {**os.environ, "FEEDLINE_MUTATIONS": str(total)}
-    # The features of the wheel, as make test has them: nothing is compiled again.
-    workspace = ["--release", "--workspace", "--no-default-features"]
-    command = ["cargo", "test", *workspace, "--test", test, "--", "--nocapture"]
+    command = [*CARGO_TEST, "--test", test, "--", "--nocapture"]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if run.returncode != 0:
         raise Found((run.stdout + run.stderr)[-2000:])
@@ -257,7 +258,7 @@ def diagnosis() -> str:
     """What is judged from live runs wants idle cores: faults are injected, and each must be named."""
     live = ["--ignored", "--test-threads=1", "diagnose::", "online::"]
     commands = [
-        ["cargo", "test", "--release", "--workspace", "--no-default-features", "--test", "suite", "--", *live],
+        [*CARGO_TEST, "--test", "suite", "--", *live],
         [sys.executable, "-m", "pytest", "-q", "-m", "live", str(HERE / "live_diagnosis.py"), "tests/python"],
     ]
     lines = []
