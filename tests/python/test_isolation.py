@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.machinery
 import os
 import subprocess
 import sys
@@ -216,3 +217,28 @@ def test_a_timeout_begins_when_workers_have_begun(start, end, monkeypatch):
     with pytest.raises(RuntimeError, match="timed out after 2 seconds"):
         waiting.next()
     assert late.now == pytest.approx(end, abs=0.2)
+
+
+def test_a_program_with_native_code_that_nobody_knows_is_not_forked(tmp_path):
+    """What threads a library has started by itself shows in nothing, and a fork would not have them."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "from torch.utils.data import Dataset\n"
+        "from feedline.torch import DataLoader\n"
+        "class Parents(Dataset):\n"
+        "    def __len__(self): return 4\n"
+        "    def __getitem__(self, index): return os.getppid()\n"
+        "def parents():\n"
+        "    return {int(one) for batch in DataLoader(Parents(), num_workers=1, executor='processes')"
+        " for one in batch}\n"
+        "assert parents() == {os.getpid()}\n"
+        "import vendor\n"
+        "assert os.getpid() not in parents()\n"
+    )
+    # Any extension module will do.
+    native = importlib.machinery.PathFinder.find_spec("_struct")
+    assert native is not None and native.origin is not None
+    (tmp_path / "vendor.py").write_text(f"import sys\nsys.modules[__name__].__file__ = {native.origin!r}\n")
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=HANG)
+    assert run.returncode == 0, run.stderr

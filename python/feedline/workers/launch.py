@@ -4,6 +4,7 @@ own, and what there is to know of how they end."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -19,6 +20,7 @@ from typing import Any
 from feedline.workers import torch_side
 from feedline.workers.descriptors import advice
 from feedline.workers.job import Job
+from feedline.workers.native_code import KNOWN, is_native
 
 
 def launch(code: str, end: socket.socket) -> subprocess.Popen[bytes]:
@@ -48,6 +50,17 @@ def launch(code: str, end: socket.socket) -> subprocess.Popen[bytes]:
 
 # Libraries whose threads hold locks that a fork would leave held for ever, or that say so themselves.
 _THREADED = ("cv2", "grpc", "jax", "polars", "ray", "tensorflow")
+# Native code that starts no threads, beside that of the libraries in wide use that torch's users fork.
+_QUIET = frozenset(
+    {
+        *("Cython", "_brotli", "_cffi_backend", "_soundfile", "_yaml", "aiohttp", "bcrypt", "brotli"),
+        *("charset_normalizer", "contourpy", "cramjam", "cryptography", "cuda", "cytoolz", "frozendict"),
+        *("frozenlist", "google", "google_crc32c", "greenlet", "jiter", "kiwisolver", "lmdb", "lxml"),
+        *("markupsafe", "ml_dtypes", "msgspec", "multidict", "nltk", "optree", "propcache", "psutil"),
+        *("pydantic_core", "requests", "rpds", "shapely", "simplejson", "snappy", "tornado", "tree"),
+        *("triton", "ujson", "websockets", "wrapt", "xxhash", "yarl"),
+    }
+)
 # Threads that wait and do nothing else. tqdm's is there as soon as there is a progress bar.
 _HARMLESS = ("TMonitor",)
 
@@ -69,11 +82,30 @@ def not_to_fork() -> str | None:
     loaded = next((name for name in _THREADED if name in sys.modules), None)
     if loaded is not None:
         return f"{loaded} is loaded, which does not survive it"
+    unknown = _unknown_native_code(len(sys.modules))
+    if unknown is not None:
+        return f"{unknown} is loaded, whose native code may have threads that it needs"
     torch = sys.modules.get("torch")
     if torch is not None and any(
         device is not None and device.is_initialized() for device in (torch.cuda, getattr(torch, "xpu", None))
     ):
         return "the program uses a GPU"
+    return None
+
+
+@functools.lru_cache(1)
+def _unknown_native_code(_loaded: int) -> str | None:
+    """A library that is loaded of which nobody has said that it survives a fork. Only Python's own threads
+    can be asked for; what a library has started by itself shows in nothing."""
+    for name, module in list(sys.modules.items()):
+        if module is None or not is_native(module):
+            continue
+        # Some give themselves names without their package's.
+        below = str(module.__file__).replace(os.sep, "/").rpartition("-packages/")[2]
+        tops = {name.partition(".")[0], below.partition("/")[0].partition(".")[0]}
+        known = KNOWN | _QUIET | sys.stdlib_module_names
+        if known.isdisjoint(tops) and not any(top.endswith("__mypyc") for top in tops):
+            return name
     return None
 
 

@@ -21,7 +21,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Any
 
 # Video decoders, LMDB and bindings made with ctypes or cffi are not among them on purpose.
-_KNOWN = frozenset(
+KNOWN = frozenset(
     {
         *("PIL", "albumentations", "cv2", "kornia", "matplotlib", "skimage", "tifffile", "timm"),
         *(
@@ -93,7 +93,7 @@ def _module_of(thing: Any) -> str:
 
 def _is_known(module: str) -> bool:
     top = module.partition(".")[0]
-    return top not in _FOREIGN and (top in _KNOWN or top in sys.stdlib_module_names)
+    return top not in _FOREIGN and (top in KNOWN or top in sys.stdlib_module_names)
 
 
 def _named(thing: Any) -> str | None:
@@ -110,12 +110,12 @@ def _named(thing: Any) -> str | None:
     if top in _FOREIGN:
         return f"{top}, so native code of its own"
     here = sys.modules.get(module)
-    if _is_native(here) or (_is_installed(here) and _has_native_parts(top, len(sys.modules))):
+    if is_native(here) or (_is_installed(here) and _has_native_parts(top, len(sys.modules))):
         return f"{top}, whose native code is not known to be safe"
     return None
 
 
-def _is_native(module: types.ModuleType | None) -> bool:
+def is_native(module: types.ModuleType | None) -> bool:
     file = getattr(module, "__file__", None)
     return isinstance(file, str) and file.endswith(tuple(EXTENSION_SUFFIXES))
 
@@ -131,7 +131,7 @@ def _has_native_parts(top: str, _loaded: int) -> bool:
     for name, module in list(sys.modules.items()):
         if name == top or name.startswith(f"{top}."):
             held = getattr(module, "__dict__", {})
-            if _is_native(module) or any(one in held for one in _FOREIGN):
+            if is_native(module) or any(one in held for one in _FOREIGN):
                 return True
     return False
 
