@@ -13,6 +13,8 @@ _MASK = (1 << 64) - 1
 # What torch.initial_seed() returns must fit into a tensor, as the seeds of torch's own workers do. The
 # generator looks at the lower 32 bits, so no draw depends on the rest.
 _TORCH_MASK = (1 << 63) - 1
+# torch's default generator, of which there is one, once torch is there.
+_generator: Any = None
 
 
 def mixed(*numbers: int) -> int:
@@ -44,9 +46,14 @@ def of_row(seed: int, row: int) -> int:
 def seed_row(seed: int, row: int) -> None:
     """Seeds torch's generator for one sample, so that samples of a batch can be made side by side;
     row -1 is for what joins them. The others' generators cost too much to be seeded so often."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.manual_seed(of_row(seed, row))
+    global _generator
+    if _generator is None:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return
+        # Looking it up takes longer than seeding it.
+        _generator = torch.default_generator
+    _generator.manual_seed(of_row(seed, row))
 
 
 def states() -> tuple[Any, Any, Any]:

@@ -192,7 +192,7 @@ _PENDING = getattr(_native, "Pending", None)
 def _is_plain(tensor: Any, torch: Any) -> bool:
     return (
         tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
         and not tensor.requires_grad
         and not tensor.is_quantized
         and not tensor.is_nested
