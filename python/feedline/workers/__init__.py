@@ -13,7 +13,7 @@ batch holds does not depend on who makes it. `auto.choose` picks an executor.
 The rooms: `stack.py` writes samples into a batch row by row, in `slots.py`'s shared memory;
 `packing.py` sends values between processes, arrays by reference; `child.py` is a worker process,
 `launch.py` how it begins, `server.py` what it is forked from where the program should not be,
-`parcel.py` and `shared.py` how a data set gets there; `failure.py` brings exceptions home;
+`parcel.py` and `shared_memory.py` how a data set gets there; `failure.py` brings exceptions home;
 `torch_side.py` is all that knows torch.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 import numpy
 
-from feedline.workers.shared import Shared
+from feedline.workers.shared_memory import Shared
 from feedline.workers.slots import Bytes, Slot
 
 # Of a tensor that shows less than this share of its storage, only the part is sent.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from feedline.workers.packing import ByValue, loads
-from feedline.workers.shared import Shared, received
+from feedline.workers.shared_memory import Shared, received
 from feedline.workers.slots import ALIGNMENT, Bytes, Slot
 
 # Below this, an array travels again rather than being looked for.

@@ -41,7 +41,7 @@ from feedline.workers.packing import Packed, unpack
 from feedline.workers.parcel import Store
 from feedline.workers.process import Process
 from feedline.workers.server import Server
-from feedline.workers.shared import OnlyByFork
+from feedline.workers.shared_memory import OnlyByFork
 from feedline.workers.slots import Pin, Slot, Slots
 
 # More than any task's number: a worker that sees it as the oldest wanted one makes nothing more.

@@ -95,9 +95,9 @@ def test_only_what_was_made_alone_is_evidence_and_the_loser_ends_with_its_last_b
     threads, processes = Fake("threads", 1.0, 2), Fake("processes", 9.0, 4)
     seen = []
     both = contest.Contest(threads, processes, lambda comparison: seen.append(str(comparison)))
-    told = []
+    decisions = []
     both.comparison.made, decide = (
-        lambda *evidence: told.append(evidence) or decide(*evidence),
+        lambda *evidence: decisions.append(evidence) or decide(*evidence),
         (both.comparison.made),
     )
     waiting = []
@@ -110,8 +110,8 @@ def test_only_what_was_made_alone_is_evidence_and_the_loser_ends_with_its_last_b
     assert both.winner is threads and processes.closed and not threads.closed
     assert sorted(threads.given + processes.given) == list(range(4000))
     # What each made while the other still had work says nothing.
-    assert len([one for one in told if one[0] == "processes"]) < len(processes.given)
-    assert {one[2] for one in told if one[0] == "processes"} == {9.0}
+    assert len([one for one in decisions if one[0] == "processes"]) < len(processes.given)
+    assert {one[2] for one in decisions if one[0] == "processes"} == {9.0}
     assert seen[-1] == "2 samples/s with processes and 20 samples/s with threads"
 
 
