@@ -83,7 +83,7 @@ test-browser: install prepare-browser ## Tests of the pages in Chromium
 	@$(MAKE) suite-browser
 
 suite-rust:
-	$(TIMED) $(TOOLS) cargo test --release --workspace $(LEAN)
+	$(TIMED) $(TOOLS) cargo test --release --workspace --no-fail-fast $(LEAN)
 
 suite-clippy:
 	$(TIMED) $(TOOLS) cargo clippy --release --workspace $(LEAN) --all-targets -- -D warnings

@@ -7,7 +7,8 @@ shift || true
 fixtures=crates/feedline/tests/fixtures
 formats=(tar:plain.tar tar:packed.tar.gz tfrecord:examples.tfrecord lmdb:samples.lmdb hdf5:earliest.h5 \
     hdf5:latest.h5 npy:rows.npy npy:stored.npz parquet:plain.parquet parquet:packed.parquet \
-    arrow:plain.arrow arrow:packed.feather csv:table.csv jsonl:table.jsonl zarr:v3.zarr mds:mds zip:images.zip)
+    arrow:plain.arrow arrow:packed.feather csv:table.csv jsonl:table.jsonl zarr:v3.zarr mds:mds litdata:litdata raw:raw
+    zip:images.zip)
 # The instrumentation is no stable option of the compiler; this lets any toolchain have it.
 export RUSTC_BOOTSTRAP=1
 if [ $# -eq 0 ] || [[ " $* " == *" jpeg "* ]]; then

@@ -6,6 +6,7 @@ from typing import Any, final
 
 __all__ = [
     "IMAGE_ENDINGS",
+    "SET_ENDINGS",
     "Array",
     "Batch",
     "Chain",
@@ -48,6 +49,7 @@ __all__ = [
 __version__: str
 #: What names of image files end in, in lower case.
 IMAGE_ENDINGS: tuple[str, ...]
+SET_ENDINGS: tuple[str, ...]
 
 @final
 class Loader:
@@ -295,6 +297,7 @@ class Watched:
     def close(self) -> None: ...
 
 def dashboard(port: int) -> str: ...
+def image_format(start: bytes) -> str | None: ...
 def stop_watching() -> None: ...
 def stay_hidden() -> None: ...
 def watch_complaint() -> str | None: ...

@@ -170,9 +170,9 @@ def test_a_trainer_that_never_waits_is_left_in_peace(caplog, monkeypatch):
     monkeypatch.setattr(observe_report, "_LEAST_SECONDS", 0.0)
     loader = native(num_workers=1)
     for _ in range(2):
-        for number, _ in enumerate(loader):
-            # A step that lasts until the next batch is there, and then some.
-            until(lambda last=number == 11: last or loader.stats()["queue"]["ready"])
+        for _ in loader:
+            # A step that lasts until the next batch is there, the next epoch's too, and then some.
+            until(lambda: loader.stats()["queue"]["ready"])
             time.sleep(0.02)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     stats = loader.stats()

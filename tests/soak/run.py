@@ -1,4 +1,5 @@
-"""Long proofs: campaigns of damaged files, bombs, killed workers and live diagnoses, watched from outside.
+"""Long proofs: campaigns of damaged files, fuzzing, bombs, killed workers, long runs and live diagnoses,
+watched from outside.
 
     make soak                                   all campaigns: hours
     make soak SOAK="images tar" SOAK_SCALE=0.1  some of them, a tenth of the numbers
@@ -242,16 +243,22 @@ def rust(test: str, total: int) -> str:
     return "; ".join(lines)
 
 
-def workers(total: int) -> str:
-    run = subprocess.run(
-        [sys.executable, str(HERE / "workers.py"), f"--rounds={total}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+def script(*arguments: str) -> str:
+    """Runs one of the scripts beside this one; its last line counts."""
+    command = [sys.executable, str(HERE / arguments[0]), *arguments[1:]]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if run.returncode != 0:
         raise Found((run.stdout + run.stderr)[-2000:])
     return run.stdout.strip().splitlines()[-1]
+
+
+def fuzzing(seconds: int) -> str:
+    """Each format's reader and the JPEG decoder for so many seconds; needs cargo-fuzz (`make fuzz`)."""
+    run = subprocess.run(["fuzz/run.sh", str(seconds)], cwd=ROOT, capture_output=True, text=True)
+    if run.returncode != 0:
+        raise Found((run.stdout + run.stderr)[-2000:])
+    runs = [int(line.split()[-1]) for line in run.stdout.splitlines() if "number_of_executed_units" in line]
+    return f"{sum(runs):,} runs of {len(runs)} targets, {seconds} s each"
 
 
 def diagnosis() -> str:
@@ -279,7 +286,10 @@ def campaigns(scale: float) -> dict[str, Campaign]:
         "bombs": lambda _progress, _done: crafted(),
         "history": lambda _progress, _done: rust("history", scaled(IMAGES)),
         "hostile": lambda _progress, _done: rust("hostile", scaled(10 * EACH)),
-        "workers": lambda _progress, _done: workers(scaled(500)),
+        "workers": lambda _progress, _done: script("workers.py", f"--rounds={scaled(500)}"),
+        "leaks": lambda _progress, _done: script("endurance.py", "leaks", f"--rounds={scaled(20_000)}"),
+        "loops": lambda _progress, _done: script("endurance.py", "loops", f"--rounds={scaled(20_000)}"),
+        "fuzz": lambda _progress, _done: fuzzing(scaled(600)),
         "diagnose": lambda _progress, _done: diagnosis(),
     }
     for name in child.CONTAINERS:

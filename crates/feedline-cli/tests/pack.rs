@@ -392,7 +392,7 @@ fn killed_in_the_middle_it_goes_on_and_is_never_taken_for_whole() {
         let start = Instant::now();
         while !begun() {
             assert!(
-                start.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none()
+                start.elapsed() < Duration::from_secs(300) && child.try_wait().unwrap().is_none()
             );
             std::thread::yield_now();
         }

@@ -200,7 +200,7 @@ fn a_signal_saves_the_state_and_ends_with_its_code() {
             .spawn()
             .unwrap();
         // With the first batch, signals are watched for.
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(300);
         while fs::metadata(&hashes).map_or(0, |file| file.len()) == 0 {
             assert!(Instant::now() < deadline, "the run does not begin");
             std::thread::sleep(Duration::from_millis(20));

@@ -4,9 +4,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use crate::command_line::{command, complaint, feedline, fresh, json, photos, text};
+use crate::command_line::{command, complaint, feedline, fresh, interrupt, json, photos, text};
 
 /// A step that is far longer than what a batch of the small photos takes, and short stretches.
 const EASY: [&str; 4] = ["--train-step", "30ms", "--seconds", "0.1"];
@@ -282,18 +281,7 @@ fn ctrl_c_leaves_one_object() {
     for arguments in [tune.to_vec(), plan] {
         let mut child =
             command(&arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        // The signal is of use once it is watched for.
-        let watched = || {
-            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-            u64::from_str_radix(caught.trim(), 16).unwrap() & 2 != 0
-        };
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while !watched() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let id = child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        interrupt(&child);
         let mut out = String::new();
         child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(130), "{out}");

@@ -386,8 +386,19 @@ fn misplaced_unsafe(sources: &[Source], listed: &BTreeSet<String>) -> Vec<String
 }
 
 /// Methods of a path that ask the file system.
-const ASKING: [&str; 7] =
-    ["is_dir", "is_file", "exists", "try_exists", "canonicalize", "read_dir", "read_link"];
+const ASKING: [&str; 8] = [
+    "is_dir",
+    "is_file",
+    "exists",
+    "try_exists",
+    "canonicalize",
+    "read_dir",
+    "read_link",
+    "symlink_metadata",
+];
+
+/// System calls that reach files.
+const CALLS: [&str; 6] = ["open", "openat", "mmap", "stat", "fopen", "pread"];
 
 /// Mentions of the file system outside of tests: `std::fs` and its kin, and `path.is_dir()`.
 fn file_systems(tokens: &[TokenTree], found: &mut Vec<usize>) {
@@ -412,7 +423,21 @@ fn file_systems(tokens: &[TokenTree], found: &mut Vec<usize>) {
             let mapped = name == "memmap2"
                 && is_path_separator(tokens, at + 1)
                 && names_at(tokens, at + 3).iter().any(|(_, name)| name != "MmapMut");
-            if asked || module || mapped {
+            // `std` by another name, `Path::exists(p)`, and libraries that open a path themselves.
+            let renamed =
+                name == "std" && ident(tokens.get(at + 1)).is_some_and(|next| next == "as");
+            let in_full = name == "Path"
+                && is_path_separator(tokens, at + 1)
+                && names_at(tokens, at + 3)
+                    .iter()
+                    .any(|(_, name)| ASKING.iter().any(|word| name == word));
+            let opens = name == "from_path" || name == "output_file";
+            let system = name == "libc"
+                && is_path_separator(tokens, at + 1)
+                && names_at(tokens, at + 3)
+                    .iter()
+                    .any(|(_, name)| CALLS.iter().any(|call| name == call));
+            if asked || module || mapped || renamed || in_full || opens || system {
                 found.push(line);
             }
         }
@@ -473,6 +498,12 @@ fn sources_know_no_file_system_but_the_store() {
         "fn f(path: &Path) { if path.is_dir() { g() } }",
         "fn f(path: &Path) { !path.exists() }",
         "use memmap2::Mmap;",
+        "use std as s;",
+        "fn f(path: &Path) { path.symlink_metadata() }",
+        "fn f(path: &Path) { Path::exists(path) }",
+        "fn f(path: &Path) { csv::Reader::from_path(path) }",
+        "use crate::output_file::create;",
+        "fn f() { unsafe { libc::open(path, libc::O_RDONLY) } }",
         "#[cfg(test)] mod tests { use std::fs; } use std::fs;",
     ] {
         assert_eq!(sources_beside_the_store(&planted(violation)).len(), 1, "{violation}");

@@ -190,7 +190,7 @@ fn what_others_write_conforms() {
 
 /// Every format says which file lacks a field, what there is instead, and what may be meant.
 #[test]
-fn a_wrong_name_of_a_field_is_told_with_those_that_there_are() {
+fn a_wrong_name_of_a_field_is_reported_with_those_that_there_are() {
     for (format, name, _, right) in FOREIGN {
         let (_copy, path) = foreign(name);
         let choose = |column: &str| {
@@ -217,7 +217,7 @@ fn a_wrong_name_of_a_field_is_told_with_those_that_there_are() {
 }
 
 #[test]
-fn a_wrong_name_of_a_column_of_a_manifest_is_told_too() {
+fn a_wrong_name_of_a_column_of_a_manifest_is_reported_too() {
     let folder = data();
     for (name, path, label) in [("a.csv", "pth", "label"), ("c.jsonl", "image", "lable")] {
         let path_column = Some(path.to_owned());

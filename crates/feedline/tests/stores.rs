@@ -30,6 +30,8 @@ fn put(path: &Path, bytes: &[u8]) {
     std::fs::rename(&partial, path).unwrap();
 }
 
+/// The store of every loader, `Files`, keeps files open; the cache of samples is no store, and is tried
+/// with the engine.
 #[test]
 fn stores_keep_their_promises() {
     type Wrap = fn(Arc<dyn Store>) -> Arc<dyn Store>;

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy
 import numpy.typing
 
+from feedline._native import image_format
+
 Takes = Literal["array", "tensor", "tv_tensor", "pil"]
 Axes = Literal["HWC", "CHW"]
 
@@ -17,11 +19,7 @@ _CHANNELS = (1, 3, 4)
 _TORCHVISION = ("torchvision.transforms.",)
 # They take what Pillow opens; the second takes tensors too, but silently leaves them as they are.
 _FROM_PIL = ("torchvision.transforms.transforms.PILToTensor", "torchvision.transforms.transforms.ToTensor")
-_STARTS = (
-    *(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a"),
-    *(b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),
-)
-# Sizes of the headers that follow the first 14 bytes of a BMP: its first two are ordinary letters.
+# Sizes of the headers that follow the first 14 bytes of a BMP.
 _BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)
 # Pillow's kinds of pixels that are no image as they are, and what the decoder makes of such a file.
 _CONVERTED = {
@@ -113,13 +111,10 @@ def arranged(value: Any, axes: Axes, given: Axes | None, *, strict: bool) -> Any
 
 def is_encoded(value: Any) -> bool:
     """Whether these are the bytes of an image file."""
-    start = bytes(value[:12])
-    return (
-        start.startswith(_STARTS)
-        or (start[:4] == b"RIFF" and start[8:] == b"WEBP")
-        or (start[:2] == b"BM" and int.from_bytes(value[14:18], "little") in _BMP_HEADERS)
-        or (start[:1] == b"P" and start[1:2] in b"123456" and start[2:3] in b" \t\r\n#" and len(start) > 2)
-    )
+    start = bytes(value[:18])
+    name = image_format(start)
+    # The first two bytes of a BMP are ordinary letters.
+    return name is not None and (name != "BMP" or int.from_bytes(start[14:18], "little") in _BMP_HEADERS)
 
 
 def takes(function: Any) -> Takes:

@@ -13,7 +13,7 @@ import numpy
 import numpy.typing
 
 from feedline._errors import SourceError, SpecError
-from feedline._native import IMAGE_ENDINGS
+from feedline._native import IMAGE_ENDINGS, SET_ENDINGS
 from feedline.code.image import axes_of
 
 Column = tuple[str, str | None, numpy.typing.NDArray[Any]]
@@ -24,11 +24,6 @@ _KINDS = (
     "returns an iterator, a list of samples, or a list of sources (but iterables) or (source, weight) pairs"
 )
 _DTYPES = "bool, integers, float16, bfloat16, float32 or float64"
-# The endings of what holds many samples: a path in a list is not a text there.
-_SETS = (
-    *(".csv", ".tsv", ".jsonl", ".ndjson", ".tar", ".gz", ".zst", ".tfrecord", ".lmdb", ".h5", ".hdf5"),
-    *(".npy", ".npz", ".parquet", ".arrow", ".feather", ".zarr", ".zip"),
-)
 # No path is longer, and an image file's bytes hardly ever have no zero byte.
 _LONGEST_PATH = 4096
 
@@ -245,7 +240,8 @@ def _names_a_set(path: Any) -> bool:
     except UnicodeEncodeError:
         return False
     is_pattern = any(sign in text for sign in "*?{")
-    return is_pattern or text.lower().endswith(_SETS) or (_is_path(raw) and os.path.exists(text))
+    # What holds many samples: a path in a list is not a text there.
+    return is_pattern or text.lower().endswith(SET_ENDINGS) or (_is_path(raw) and os.path.exists(text))
 
 
 def read_parts(source: Any) -> list[tuple[str, Any, float | None]]:

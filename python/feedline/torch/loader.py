@@ -39,14 +39,13 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
     Beyond torch's and StatefulDataLoader's arguments:
 
     executor: where the data set's code runs. "processes" are forks of the program where that is safe,
-        else of a server process that has imported what they need (or as `multiprocessing_context`
-        says), "threads" share the data
-        set and suit code that lets go of the interpreter's lock, "inline" is the caller's thread.
-        "auto" tries the first samples and picks; `stats()["executor"]` says what and why. With
-        "processes", a `multiprocessing_context` or a `timeout` no sample runs in the program. "auto" may
-        run samples in it (to try them, in threads, and the first ones while processes start), unless
-        their code can be seen to end processes or to use native code of its own or of libraries that
-        are not in wide use: a crash there would be the program's.
+        else of a server process that has imported what they need, or as `multiprocessing_context` says.
+        "threads" share the data set and suit code that lets go of the interpreter's lock, "inline" is
+        the caller's thread. "auto" tries the first samples and picks; `stats()["executor"]` says what
+        and why. With "processes", a `multiprocessing_context` or a `timeout` no sample runs in the
+        program. "auto" may run samples in it (to try them, in threads, and the first ones while
+        processes start), unless their code can be seen to end processes or to use native code of its
+        own or of libraries that are not in wide use: a crash there would be the program's.
     num_workers: as torch's, or "auto", which begins with one for each core that the process may use
         (a share of them under torchrun). They are then adjusted to what the program needs; the
         batches are the same, and `stats()["tuning"]` has what was decided and why. Where each

@@ -3,10 +3,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+/// What only ends a test that would never end: a busy machine takes as long as it takes.
+pub(crate) const HANG: Duration = Duration::from_secs(300);
 
 /// The command with plain surroundings: no colour settings, no ranks, a UTF-8 locale.
 pub(crate) fn command(args: &[&str]) -> Command {
@@ -53,6 +57,22 @@ pub(crate) fn photos() -> &'static str {
         assert!(made.status.success(), "{}", text(&made.stderr));
         name
     })
+}
+
+/// Sends Ctrl-C's signal, which is of use once the command watches for it.
+pub(crate) fn interrupt(child: &Child) {
+    let watched = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() & 2 != 0
+    };
+    let began = Instant::now();
+    while !watched() {
+        assert!(began.elapsed() < HANG, "it does not watch for signals");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
 }
 
 /// An empty folder for one test.

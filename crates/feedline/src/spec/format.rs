@@ -153,6 +153,11 @@ const TABLE: [Row; 13] = [
 ];
 
 impl SourceFormat {
+    /// What names of files and folders of data sets end in, without the first dot.
+    pub fn endings() -> impl Iterator<Item = &'static str> {
+        TABLE.iter().flat_map(|row| row.endings.iter().copied())
+    }
+
     /// Every format but [`SourceFormat::Auto`].
     pub fn all() -> impl Iterator<Item = SourceFormat> {
         TABLE.iter().map(|row| row.format)

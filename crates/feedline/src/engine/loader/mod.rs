@@ -58,7 +58,7 @@ impl Loader {
         Builder { spec, given: Vec::new(), store: None }
     }
 
-    /// A loader over a folder of class folders, a flat folder or a manifest.
+    /// A loader over whatever is at the path: images, shards, tables, arrays.
     pub fn builder(source: impl Into<SourceSpec>) -> Builder {
         let spec = Spec { sources: vec![source.into()], ..Spec::default() };
         Builder { spec, given: Vec::new(), store: None }

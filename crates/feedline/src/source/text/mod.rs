@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_tables_are_told() {
+    fn compressed_tables_are_recognised() {
         let folder = Folder::new();
         folder.write("a.csv.gz", b"\x1f\x8b\x08\0");
         folder.write("b.jsonl", b"\x28\xb5\x2f\xfd\0");

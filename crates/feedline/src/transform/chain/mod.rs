@@ -34,6 +34,33 @@ impl Chain {
     /// A chain that stands after `first` other ops: its own are numbered from there, in messages
     /// and in what they draw.
     pub fn build_from(first: usize, ops: &[OpSpec], layout: Layout) -> Result<Chain, SpecError> {
+        let built = Chain::read(first, ops)?;
+        for (i, op) in built.iter().enumerate() {
+            let sized = built[i + 1..].iter().any(|later| later.fixed_size().is_some());
+            if let Some(name) = op.varies().filter(|_| !sized) {
+                return Err(SpecError::new(
+                    format!("transforms[{}].{name}", first + i),
+                    "makes images of different sizes, which have no place in a batch",
+                )
+                .allowed("with a Resize to [height, width] or a crop after it"));
+            }
+        }
+        let chain = Chain { ops: built, layout, first };
+        // Mistakes that are mistakes for every input: normalising after a cast to integers.
+        chain.check_types(None, DType::F32).map(|_| chain)
+    }
+
+    /// Whether there is an op of this name that works on images.
+    pub(crate) fn knows(op: &str) -> bool {
+        OPS.iter().any(|(name, _)| *name == op)
+    }
+
+    /// Whether an op by itself makes images of different sizes.
+    pub(crate) fn varies(number: usize, op: &OpSpec) -> Result<bool, SpecError> {
+        Ok(Chain::read(number, std::slice::from_ref(op))?.iter().any(|op| op.varies().is_some()))
+    }
+
+    fn read(first: usize, ops: &[OpSpec]) -> Result<Vec<Box<dyn Transform>>, SpecError> {
         let mut built = Vec::with_capacity(ops.len());
         for (i, spec) in ops.iter().enumerate() {
             let path = format!("transforms[{}]", first + i);
@@ -57,19 +84,7 @@ impl Chain {
             built.push(read(&mut table)?);
             table.finish()?;
         }
-        for (i, op) in built.iter().enumerate() {
-            let sized = built[i + 1..].iter().any(|later| later.fixed_size().is_some());
-            if let Some(name) = op.varies().filter(|_| !sized) {
-                return Err(SpecError::new(
-                    format!("transforms[{}].{name}", first + i),
-                    "makes images of different sizes, which have no place in a batch",
-                )
-                .allowed("with a Resize to [height, width] or a crop after it"));
-            }
-        }
-        let chain = Chain { ops: built, layout, first };
-        // Mistakes that are mistakes for every input: normalising after a cast to integers.
-        chain.check_types(None, DType::F32).map(|_| chain)
+        Ok(built)
     }
 
     /// Checks the chain against what it will get: `Normalize` needs floats, and as many means as

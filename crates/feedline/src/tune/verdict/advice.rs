@@ -47,7 +47,10 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares, cause: Cause) -> Vec<Ad
     ];
     if work.contains(&cause) {
         advice.extend(less_work(evidence));
-        if advice.iter().all(|one| one.code.as_deref().is_none_or(|c| !c.contains("num_workers"))) {
+        // Where the number of workers, or the cores that decide it, is not the advice itself.
+        if matches!(cause, Cause::Decode | Cause::Transform | Cause::Code)
+            || (cause == Cause::StarvedCores && !shares.confined(evidence))
+        {
             advice.extend(more_workers(evidence, shares));
         }
         advice.extend(from_memory(evidence));

@@ -211,21 +211,19 @@ impl PackOptions {
 
 /// What is done once must be the same in every epoch.
 fn check_op(number: usize, op: &OpSpec) -> Result<(), SpecError> {
-    let chain = match Chain::build_from(number, std::slice::from_ref(op), Layout::Hwc) {
-        Ok(chain) => chain,
-        // A size that varies is random, and the only thing that a chain of one op may lack.
-        Err(error) if error.to_string().contains("different sizes") => {
-            return Err(random(number, op));
+    // A size that varies is random, and the only thing that a chain of one op may lack.
+    let random_size = Chain::varies(number, op).map_err(|mut error| {
+        if !Chain::knows(&op.op) {
+            error.allowed = error.allowed.map(|allowed| {
+                format!("{allowed}; text and sound (tokenise, mel) have no ops in this version")
+            });
         }
-        Err(mut error) if error.to_string().contains("unknown op") => {
-            error.allowed = Some(format!(
-                "{}; text and sound (tokenise, mel) have no ops in this version",
-                error.allowed.unwrap_or_default()
-            ));
-            return Err(error);
-        }
-        Err(error) => return Err(error),
-    };
+        error
+    })?;
+    if random_size {
+        return Err(random(number, op));
+    }
+    let chain = Chain::build_from(number, std::slice::from_ref(op), Layout::Hwc)?;
     if chain.is_random() { Err(random(number, op)) } else { Ok(()) }
 }
 

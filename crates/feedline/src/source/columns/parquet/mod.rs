@@ -80,6 +80,7 @@ pub(in crate::source) fn guard<T>(
         .unwrap_or_else(|_| Err(Fault::corrupt(format, "is damaged: its decoder gave up")))
 }
 
+/// Errors of our own page reader come back as the library's text of them, within others.
 fn failed(error: parquet::errors::ParquetError) -> Fault {
     if error.to_string().contains(careful::GROWN) {
         return Fault::TooLarge(careful::GROWN.to_owned());
