@@ -72,7 +72,7 @@ class Slot:
         """Where the mapping begins."""
         # Asked for each row of a batch: the array's own `ctypes.data` takes a microsecond.
         mapping = self._mapping
-        return 0 if mapping is None else mapping.address
+        return int(self._memory.ctypes.data) if mapping is None else mapping.address
 
     def map(self, size: int) -> None:
         """Makes sure that `size` bytes are mapped; earlier arrays stay valid."""
