@@ -4,6 +4,7 @@ mapped files, multiprocessing's objects. Each also where the program is not fork
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import multiprocessing
 import subprocess
@@ -110,6 +111,43 @@ def test_what_multiprocessing_made_works_in_a_data_set(name: str, context: str) 
         assert sorted(data.queue.get(timeout=HANG) for _ in range(16)) == sorted([*range(8)] * 2)
         assert sorted(data.receiver.recv() for _ in range(16)) == sorted([*range(8)] * 2)
         data.queue.close()
+
+
+class Holding(Dataset[int]):
+    """Holds a lock in every sample, from the second one on also while the program leaves the epoch."""
+
+    def __init__(self, context: Any) -> None:
+        self.lock, self.held, self.left = context.Lock(), context.Event(), context.Event()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        with self.lock:
+            if index:
+                self.held.set()
+                assert self.left.wait(HANG)
+                # The program ends its workers meanwhile.
+                sum(range(5_000_000))
+        return index
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_leaving_an_epoch_leaves_no_lock_held(name: str) -> None:
+    """Neither for the program nor for the next epoch's workers."""
+    context = CONTEXTS["forkserver" if name == "feedline, forkserver" else "the default"]
+    with loading(name) as make:
+        data = Holding(context)
+        loader = make(data, batch_size=None, num_workers=1)
+        for sample in loader:
+            assert sample == 0 and data.held.wait(HANG)
+            data.left.set()
+            break
+        del sample
+        gc.collect()
+        assert data.lock.acquire(timeout=HANG)
+        data.lock.release()
+        assert list(loader) == [0, 1, 2, 3]
 
 
 def test_a_lock_that_cannot_be_sent_says_how_to_make_it() -> None:
