@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import mmap
 import multiprocessing
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import torch
 import torch.multiprocessing
 import torch.utils.data
 from conftest import HANG, another_thread
-from feedline.workers import parcel
+from feedline.workers import parcel, shared_memory
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 LOADERS = ["torch", "feedline", "feedline beside a thread", "feedline, forkserver"]
@@ -202,6 +203,59 @@ def test_a_map_takes_no_memory_on_its_way(tmp_path: Path) -> None:
     assert isinstance(whole, np.memmap) and whole.shape == (size // 2,) and whole.filename == tokens.filename
     assert np.shares_memory(whole[10:20], part) and type(plain) is np.ndarray and not plain.flags.writeable
     store.close()
+
+
+@pytest.mark.parametrize("numbers", ["the same", "others for mappings", "another file's"])
+def test_a_mapped_file_is_known_by_device_and_inode(
+    numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """btrfs and overlays give mappings another device's number than os.stat; other files are copied."""
+    mapped, times = shared_memory._mapped, itertools.count()
+
+    def elsewhere() -> Iterator[Any]:
+        other = numbers == "others for mappings" or (numbers == "another file's" and next(times) == 0)
+        for region in mapped():
+            region.file = region.file[0] + other, region.file[1]
+            yield region
+
+    monkeypatch.setattr(shared_memory, "_mapped", elsewhere)
+    np.arange(100_000).tofile(tmp_path / "numbers")
+    array = np.memmap(tmp_path / "numbers", np.int64, "r")
+    store = parcel.Store()
+    store.pack(array)
+    assert (store.files == ()) == (numbers != "another file's")
+    assert store.parcel is not None
+    there = parcel.unpack(store.parcel, list(store.files), store.shared.fds)
+    assert there.tolist() == array.tolist()
+    region = shared_memory.Shared().find(array.ctypes.data, array.nbytes)
+    if region is not None:
+        assert region.seen is not None
+        region.seen = region.seen[0] + 1, region.seen[1]
+        kind, arguments = region.__reduce__()
+        with pytest.raises(FileNotFoundError, match="was replaced"):
+            kind(*arguments)
+
+
+def test_a_mapped_device_is_copied() -> None:
+    with open("/dev/zero", "r+b", 0) as file:
+        memory = mmap.mmap(file.fileno(), 1 << 17, mmap.MAP_PRIVATE)
+    store = parcel.Store()
+    store.pack(np.frombuffer(memory, np.uint8))
+    assert store.parcel is not None
+    there = parcel.unpack(store.parcel, list(store.files), store.shared.fds)
+    assert len(there) == 1 << 17 and not there.any()
+
+
+def test_a_mapped_file_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many views there are of it: looking reads a long list."""
+    looks, is_clean = [], shared_memory._is_clean
+    monkeypatch.setattr(shared_memory, "_is_clean", lambda region: looks.append(region) or is_clean(region))
+    np.arange(1000).tofile(tmp_path / "numbers")
+    array = np.memmap(tmp_path / "numbers", np.int64, "c")
+    parcel.Store().pack([array[at:] for at in range(50)])
+    array[0] = 1
+    parcel.Store().pack([array[at:] for at in range(50)])
+    assert len(looks) == 2
 
 
 def test_arrays_travel_once_for_as_long_as_they_do_not_change() -> None:
