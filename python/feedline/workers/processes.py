@@ -262,19 +262,19 @@ class Processes:
             raise
         # New workers begin with the next epoch, not with the state that the last one began with.
         self._begin = None
-        if forks or not self._processes:
-            self._stop()
-            try:
+        try:
+            if forks or not self._processes:
+                self._stop()
                 self._processes = [self._start(number, forks) for number in range(self.workers)]
-            except BaseException as error:
-                self.broken = WorkerError(f"workers could not be started again: {error}")
-                raise
-            self._helpless = made_for_processes(job.dataset) is not None
-            return
-        self._end(self._aside)
+            else:
+                self._end(self._aside)
+                for process in self._processes:
+                    self._give_job(process)
+        except BaseException as error:
+            # Also where only some have the new job: they would work on two versions of the data set.
+            self.broken = WorkerError(f"workers could not be started again: {error}")
+            raise
         self._helpless = made_for_processes(job.dataset) is not None
-        for process in self._processes:
-            self._give_job(process)
 
     def rest(self) -> None:
         self.forget()

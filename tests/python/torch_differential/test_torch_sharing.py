@@ -4,10 +4,12 @@ mapped files, multiprocessing's objects. Each also where the program is not fork
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import itertools
 import mmap
 import multiprocessing
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +23,7 @@ import torch
 import torch.multiprocessing
 import torch.utils.data
 from conftest import HANG, another_thread
-from feedline.workers import parcel, shared_memory
+from feedline.workers import channel, descriptors, parcel, shared_memory
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 LOADERS = ["torch", "feedline", "feedline beside a thread", "feedline, forkserver"]
@@ -321,6 +323,67 @@ def test_workers_survive_a_data_set_that_cannot_be_sent() -> None:
     assert torch.cat(list(loader)).tolist() == [0, 1, 2, 3]
     assert [process.pid for process in loader._idle._processes] == workers  # type: ignore[union-attr]
     loader.close()
+
+
+class Version(Dataset[int]):
+    def __init__(self) -> None:
+        self.version = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return self.version
+
+
+def test_no_two_workers_have_two_versions_of_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where descriptors run out while they are given the new one."""
+    data = Version()
+    options: dict[str, Any] = {"multiprocessing_context": "forkserver", "persistent_workers": True}
+    loader = feedline.torch.DataLoader(data, 1, num_workers=2, **options)
+    assert torch.cat(list(loader)).tolist() == [0] * 8
+    # The one thing that gives workers that stay the data set again.
+    loader.load_state_dict(loader.state_dict())
+    data.version = 1
+    workers, dup, copies = loader._idle, os.dup, []
+
+    def fail(fd: int) -> int:
+        copies.append(fd)
+        if len(copies) == 4:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return dup(fd)
+
+    # Of two descriptors for each worker, a page and an array's memory, the last one is missing.
+    data.large = np.ones(1 << 17)  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", fail)
+        with pytest.raises(descriptors.OutOfDescriptors):
+            list(loader)
+    assert len(copies) == 4
+    # Of the old ones, only one had the new version.
+    assert workers is not None and workers.broken is not None
+    assert torch.cat(list(loader)).tolist() == [1] * 8
+    loader.close()
+
+
+def test_a_message_that_cannot_be_posted_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = channel.Channel.pair()
+    dup, copies = os.dup, []
+
+    def fail(fd: int) -> int:
+        if copies:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        copies.append(dup(fd))
+        return copies[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", fail)
+        with pytest.raises(OSError, match="ulimit"):
+            ours.post("message", (theirs.fileno(), theirs.fileno()))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(copies[0])
+    ours.close()
+    theirs.close()
 
 
 PROGRAM = """
