@@ -14,7 +14,7 @@ from feedline import _native
 from feedline.torch import DataLoader
 from feedline.workers import Comparison, contest
 from feedline.workers.executor import Result
-from feedline.workers.job import Task, Times
+from feedline.workers.job import Job, Task, Times
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 
@@ -113,6 +113,44 @@ def test_only_what_was_made_alone_is_evidence_and_the_loser_ends_with_its_last_b
     assert len([one for one in decisions if one[0] == "processes"]) < len(processes.given)
     assert {one[2] for one in decisions if one[0] == "processes"} == {9.0}
     assert seen[-1] == "2 samples/s with processes and 20 samples/s with threads"
+
+
+class Troubled(Fake):
+    """Processes that have a warning for the program, and refuse another job."""
+
+    starting = True
+    news = True
+
+    def wait(self, seconds):
+        if self.news:
+            self.news = False
+            raise RuntimeWarning("worker 0 is stopped")
+
+    def renew(self, job, base_seed):
+        raise feedline.WorkerError("cannot be sent")
+
+
+class Renewed(Fake):
+    renewed = False
+
+    def renew(self, job, base_seed):
+        self.renewed = True
+
+
+def test_a_warning_that_is_an_error_loses_no_batch():
+    both = contest.Contest(Fake("threads", 1.0, 2), Troubled("processes", 9.0, 4), lambda comparison: None)
+    numbers = [both.submit(Task(number, [0] * 10)) for number in range(2)]
+    with pytest.raises(RuntimeWarning, match="is stopped"):
+        both.take(numbers[0])
+    assert [both.take(number).value[0] for number in numbers] == ["threads"] * 2
+
+
+def test_where_processes_refuse_a_job_threads_have_the_old_one_too():
+    threads = Renewed("threads", 1.0, 2)
+    both = contest.Contest(threads, Troubled("processes", 9.0, 4), lambda comparison: None)
+    with pytest.raises(feedline.WorkerError, match="cannot be sent"):
+        both.renew(Job(Mixed(), "map", list), 0)
+    assert not threads.renewed
 
 
 class Mixed(torch.utils.data.Dataset):
