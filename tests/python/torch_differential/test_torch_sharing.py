@@ -278,6 +278,19 @@ def test_arrays_travel_once_for_as_long_as_they_do_not_change() -> None:
     store.close()
 
 
+def test_memory_of_arrays_that_are_gone_is_not_kept() -> None:
+    """A small array that does not change held the memory of all that was packed with it."""
+    store = parcel.Store()
+    data = {"kept": np.arange(100_000), "large": np.arange(1_000_000)}
+    store.pack(data)
+    del data["large"]
+    store.pack(data)
+    assert store.parcel is not None and sum(store.parcel.sizes) < 2 * data["kept"].nbytes
+    there = parcel.unpack(store.parcel, list(store.files), store.shared.fds)
+    assert (there["kept"] == data["kept"]).all()
+    store.close()
+
+
 class Array(Dataset[Any]):
     def __init__(self) -> None:
         self.rows = np.zeros((8, 20_000))
