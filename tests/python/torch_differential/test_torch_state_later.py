@@ -355,3 +355,34 @@ def test_lightning_without_a_generator_gets_the_later_epochs(tmp_path: Path) -> 
         whole = run(loader)
         rest = run(loader, tmp_path / "checkpoint")
         assert len(rest) >= 12 and whole[-len(rest) :] == rest
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("states", [1, 2])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_two_loaders_draw_orders_of_their_own_also_after_a_resume(taken: int, states: int, way: str) -> None:
+    """Nobody draws between their states."""
+
+    def pair() -> list[Any]:
+        seed_all(0)
+        return [build("feedline", DATA, batch_size=4, shuffle=True, **settings("feedline", way)) for _ in "ab"]
+
+    def rounds(made: list[Any], begun: list[Any]) -> list[Any]:
+        seen = [[numbers(steps(iterator)) for iterator in begun]] if begun else []
+        return seen + [[numbers(steps(iter(one))) for one in made] for _ in range(3)]
+
+    made = pair()
+    begun = [iter(one) for one in made] if taken else []
+    for iterator in begun:
+        steps(iterator, most=taken)
+    kept = [one.state_dict() for one in made[:states]]
+    expected = rounds(made, begun)
+    orders = [str(order) for epoch in expected for order in epoch]
+    assert len(set(orders)) == len(orders)
+    if states == 1:
+        return
+    other = pair()
+    for one, state in zip(other, kept, strict=True):
+        one.load_state_dict(through_a_file(state))
+    torch.rand(3)
+    assert rounds(other, []) == expected[:3]
