@@ -12,9 +12,12 @@ from comparison import WARNINGS, assert_same
 from conftest import until
 from feedline import _native
 from feedline.torch import DataLoader
+from feedline.torch.epoch import _Ready
+from feedline.torch.order import Guess
 from feedline.workers import Comparison, contest
 from feedline.workers.executor import Result
 from feedline.workers.job import Job, Task, Times
+from torch.utils.data import RandomSampler
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 
@@ -247,3 +250,36 @@ def test_a_loader_of_a_data_set_compares_too(contested, monkeypatch):
             assert [np.asarray(batch[0]).tolist() for batch in loader] == [
                 [*range(n, n + 4)] for n in range(0, 60, 4)
             ]
+
+
+def test_nothing_is_made_ahead_while_both_take_turns(contested, monkeypatch):
+    """Their room differs, and only processes have a copy of the data set."""
+    monkeypatch.setattr(Comparison, "_end_turn", one_after_the_other)
+    monkeypatch.setattr(Comparison, "settle", lambda self: None)
+    loader = DataLoader(Mixed(), batch_size=4, num_workers=2, persistent_workers=True)
+    for _ in range(3):
+        assert [int(at) for batch in loader for at in batch[0]] == [*range(60)]
+        assert loader._core._executor.winner is None and loader._guess is None
+    loader.close()
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_what_is_drawn_beyond_a_guess_comes_once(replacement):
+    """The room may grow between the guess and the next epoch."""
+
+    def made():
+        generator = torch.Generator().manual_seed(3)
+        sampler = RandomSampler(range(90), replacement=replacement, generator=generator)
+        return DataLoader(range(90), batch_size=4, sampler=sampler, num_workers=1)
+
+    loader, expected = made(), list(made()._index_sampler)
+    guess = Guess(loader, 2)
+    ready = _Ready(guess)
+    lists = [next(ready) for _ in range(5)]
+    if guess.holds():
+        lists += ready
+    else:
+        # Later lists depend on what was drawn in between: that guess is dropped.
+        assert replacement
+        lists = list(loader._index_sampler)
+    assert lists == expected
