@@ -18,7 +18,6 @@ from contextlib import contextmanager
 
 import torch
 
-
 # Those that are pinned: no two of them may draw the same.
 _pinned_ones: weakref.WeakSet[PinnedDraws] = weakref.WeakSet()
 # A derived pin must not be seeded with what the other loader draws as its base seed.
