@@ -466,6 +466,58 @@ def test_all_that_accelerate_makes_of_a_loader_is_ours(which: str, tmp_path: Pat
     Run(tmp_path / "output.txt", prepared, which).ends_with(0)
 
 
+def trained(which: str, way: str, folder: Path) -> None:
+    """A model with dropout that draws between the orders, stopped within its second epoch of three."""
+    import accelerate
+    from accelerate.utils import DataLoaderConfiguration
+    from feedline.torch import DataLoader, adopt, use_in_accelerate
+    from torch.utils.data import TensorDataset
+
+    if which == "use":
+        use_in_accelerate()
+
+    def run(epoch: int = 0, skipped: int = 0) -> list[Any]:
+        torch.manual_seed(7)
+        seedable = DataLoaderConfiguration(use_seedable_sampler=way != "state, no generator", data_seed=3)
+        # With no types to synchronise, accelerate gives the sampler no generator.
+        accelerator = accelerate.Accelerator(cpu=True, dataloader_config=seedable, rng_types=[])
+        loader: Any = DataLoader(TensorDataset(torch.arange(20.0)), batch_size=4, shuffle=True)
+        model, train = accelerator.prepare(torch.nn.Dropout(), loader)
+        train = adopt(train, loader) if which == "adopt" else train
+        if epoch:
+            accelerator.load_state(str(folder / "saved"))
+        seen = []
+        for number in range(epoch, 3):
+            active = train
+            if way != "state, no generator":
+                train.set_epoch(number)
+            if way == "skip" and number == epoch and skipped:
+                active = accelerate.skip_first_batches(train, skipped)
+            elif way == "accelerator's skip" and number == epoch and skipped:
+                active = accelerator.skip_first_batches(train, skipped)
+            if active is not train:
+                active.set_epoch(number)
+                active = adopt(active, train) if which == "adopt" else active
+            for step, (batch,) in enumerate(active):
+                seen.append((batch.tolist(), model(batch + 1).tolist()))
+                if not epoch and number == 1 and step == 1:
+                    accelerator.save_state(str(folder / "saved"))
+        return seen
+
+    whole = run()
+    rest = run(1, 2)
+    assert len(whole) == 15
+    assert [batch for batch, _ in rest] == [batch for batch, _ in whole[-8:]]
+    if "skip" not in way:
+        assert rest == whole[-8:]
+
+
+@pytest.mark.parametrize("which", ["adopt", "use"])
+@pytest.mark.parametrize("way", ["skip", "accelerator's skip", "state", "state, no generator"])
+def test_a_run_with_accelerate_resumes_as_it_would_have_gone_on(way: str, which: str, tmp_path: Path) -> None:
+    Run(tmp_path / "output.txt", trained, which, way, tmp_path).ends_with(0)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_loader_that_accelerate_replaced_is_warned_about_once() -> None:
     from accelerate import Accelerator
@@ -495,6 +547,8 @@ def test_a_class_of_its_own_is_not_adopted_for_another() -> None:
 
     with pytest.raises(TypeError, match=r"class Ours.*Theirs, feedline\.torch\.DataLoader"):
         adopt(Theirs([1, 2]))
-    ours = adopt(torch.utils.data.DataLoader([1, 2, 3], 2, drop_last=True))
+    theirs: Any = torch.utils.data.DataLoader([1, 2, 3], 2, drop_last=True)
+    ours = adopt(theirs)
     assert type(ours) is DataLoader
+    assert (ours.batch_size, ours.drop_last, ours.sampler) == (2, True, theirs.sampler)
     assert [batch.tolist() for batch in ours] == [[1, 2]]

@@ -17,6 +17,7 @@ import pytest
 import torch
 from conftest import as_a_job, until
 from feedline.torch import DataLoader
+from feedline.workers import is_stateful
 from feedline.workers.packing import pack, unpack
 from feedline.workers.slots import Slot
 from torch.utils.data import IterableDataset, Subset, WeightedRandomSampler, default_collate
@@ -259,6 +260,7 @@ def test_a_forked_child_that_drops_a_loader_does_not_wait_for_its_locks():
     code = """
 import os
 from feedline.torch import DataLoader
+from feedline.workers import is_stateful
 loader = DataLoader(list(range(40)), 4, num_workers=2, executor="threads")
 list(loader)
 loader._idle._changed.acquire()  # As if another thread held it when the process forks.
@@ -278,6 +280,7 @@ def test_workers_that_run_out_of_files_say_so_and_what_to_do(executor):
     code = f"""
 import resource, torch
 from feedline.torch import DataLoader
+from feedline.workers import is_stateful
 list(DataLoader(list(range(4)), 2, num_workers=1, executor="{executor}"))
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 loader = DataLoader([torch.full((10,), i) for i in range(100)], 2, num_workers=1, executor="{executor}")
@@ -329,3 +332,16 @@ def test_damaged_states_are_refused(damage):
     next(iter(loader))
     with pytest.raises(feedline.StateError, match="cannot resume"):
         loader.load_state_dict({**loader.state_dict(), **damage})
+
+
+class WithState(Indices):
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_a_class_is_not_taken_for_an_object_with_a_state():
+    """Pickling an object of some classes asks its class for what the object has."""
+    assert is_stateful(WithState()) and not is_stateful(WithState)

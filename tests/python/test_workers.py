@@ -9,6 +9,7 @@ import os
 import random
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -398,6 +399,11 @@ class WithGenerator(Sleeping):
         self.transforms = [np.random.default_rng(0)]
 
 
+class WithConnections(Sleeping):
+    def __init__(self):
+        self.open = {"first": sqlite3.connect(":memory:")}
+
+
 class WithState(Sleeping):
     def state_dict(self):
         return {}
@@ -452,6 +458,7 @@ def test_code_that_computes_holds_the_lock_longer_than_code_that_waits():
         (Counting(), "processes", "changes itself (count)"),
         (WithFile(), "processes", "holds a _io.BytesIO (file)"),
         (WithGenerator(), "processes", "numpy.random._generator.Generator (transforms[0])"),
+        (WithConnections(), "processes", "a sqlite3.Connection (open['first'])"),
         (WithState(), "processes", "has a state"),
         (Failing(), "threads", "the first sample failed"),
     ],

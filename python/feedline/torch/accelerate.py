@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import sys
 import warnings
 import weakref
 from typing import Any, TypeVar
@@ -96,6 +97,9 @@ def adopt(prepared: Prepared, loader: torch.utils.data.DataLoader[Any] | None = 
         said_already: tuple[str, ...] = ("sampler", "batch_sampler")
     elif base.batch_sampler is None:
         said_already = ("batch_sampler", "drop_last")
+    elif base.batch_size is not None:
+        # torch has made the batch sampler itself.
+        said_already = ("batch_sampler",)
     else:
         said_already = ("batch_size", "sampler", "drop_last")
     for name in said_already:
@@ -184,6 +188,7 @@ def _keep_states(theirs: Any) -> None:
     dispatcher = theirs.DataLoaderDispatcher
     if hasattr(dispatcher, "_feedline_end"):
         return
+    _let_skipping_win(theirs, ours)
     fetch, update = dispatcher._fetch_batches, dispatcher._update_state_dict
     dispatcher._feedline_end = None
 
@@ -208,3 +213,21 @@ def _keep_states(theirs: Any) -> None:
             self.dl_state_dict = {**self._feedline_end, "_iterator_finished": True}
 
     dispatcher._fetch_batches, dispatcher._update_state_dict = fetch_batches, update_state_dict
+
+
+def _let_skipping_win(theirs: Any, ours: type[Any]) -> None:
+    """A program that skips batches itself after `load_state` resumes by that: the state that was loaded
+    would make the loader's next full epoch the rest of this one."""
+    made = theirs.skip_first_batches
+
+    @functools.wraps(made)
+    def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
+        base = getattr(dataloader, "base_dataloader", dataloader)
+        if isinstance(base, ours):
+            base._resumed = None
+        return made(dataloader, num_batches)
+
+    # accelerate's other modules, the Trainer's and the program's may have imported it already.
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("skip_first_batches") is made:
+            module.skip_first_batches = skip_first_batches  # type: ignore[attr-defined]

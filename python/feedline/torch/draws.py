@@ -4,17 +4,24 @@ torch's samplers draw each epoch's order from the default generator, from which 
 As soon as there is a state, what the program draws must not decide about later orders any more: the
 program that resumes may draw otherwise. So a state pins the generator as it is then, and later epochs
 draw from there, in the program that goes on as in the one that resumes. As long as nobody else draws
-that is what torch's own loader does.
+that is what torch's own loader does. Each loader has a pin of its own, so that its order depends on its
+own state only; where another loader would draw from the same one, the pin is derived from it.
 """
 
 from __future__ import annotations
 
 import base64
+import weakref
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+# Those that are pinned: no two of them may draw the same.
+_pinned_ones: weakref.WeakSet[PinnedDraws] = weakref.WeakSet()
+# A derived pin must not be seeded with what the other loader draws as its base seed.
+_OTHER = 0x5DEECE66D
 
 
 class PinnedDraws:
@@ -45,14 +52,33 @@ class PinnedDraws:
         if self._pinned is None or self._is_seeded_anew(now):
             if not self.pins:
                 return now
-            self._pinned = now
-            self._see(now)
+            self._pin(now)
+        assert self._pinned is not None
         return self._pinned
+
+    def _pin(self, now: torch.Tensor) -> None:
+        pinned = now
+        while self._is_taken(pinned):
+            source = torch.Generator()
+            source.set_state(pinned)
+            seed = int(torch.empty((), dtype=torch.int64).random_(generator=source).item()) ^ _OTHER
+            pinned = source.manual_seed(seed).get_state()
+        self._hold(pinned, now)
+
+    def _is_taken(self, state: torch.Tensor) -> bool:
+        """Whether another loader draws from this next."""
+        others = (one._pinned for one in _pinned_ones if one is not self)
+        return any(other is not None and other.equal(state) for other in others)
+
+    def _hold(self, pinned: torch.Tensor, now: torch.Tensor) -> None:
+        self._pinned = pinned
+        _pinned_ones.add(self)
+        self._see(now)
 
     def resume(self, pinned: torch.Tensor) -> None:
         """Goes on from a state: what the program seeded until now is about its own draws."""
-        self._pinned = pinned
-        self._see(torch.default_generator.get_state())
+        if self.pins:
+            self._hold(pinned, torch.default_generator.get_state())
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
@@ -61,8 +87,11 @@ class PinnedDraws:
         now = default.get_state()
         if self._pinned is None or self._is_seeded_anew(now):
             self._pinned = None
-            yield
-            return
+            if not (self.pins and self._is_taken(now)):
+                yield
+                return
+            self._pin(now)
+        assert self._pinned is not None
         apart = not now.equal(self._pinned)
         if apart:
             default.set_state(self._pinned)

@@ -21,6 +21,7 @@ from feedline.torch.order import Guess, SamplerOrder, draw_base_seed, is_known, 
 from feedline.torch.state import Progress, kind_of
 from feedline.workers import (
     Begin,
+    Contest,
     Executor,
     Feed,
     Job,
@@ -329,6 +330,9 @@ class Epoch(Iterator[Any]):
         executor = self._executor
         if executor is None or executor.name == "inline" or loader._resumed is not None:
             return
+        if isinstance(executor, Contest) and executor.winner is None:
+            # Who makes the next epoch, and from which copy of the data set, is open.
+            return
         if self._made_ahead or not loader._guesses or self._own or not is_known(loader):
             return
         self._made_ahead = True
@@ -339,7 +343,7 @@ class Epoch(Iterator[Any]):
             guess = Guess(loader, executor.capacity)
         guess.made_from = source
         progress = Progress("map", self._progress.base_seed, loader._round, guess.order, str)
-        tasks = self._tasks(loader, _Ready(guess.order, guess.indices), progress)
+        tasks = self._tasks(loader, _Ready(guess), progress)
         feed = _EpochFeed(
             executor,
             tasks,
@@ -449,15 +453,15 @@ class _EpochFeed(Feed):
 class _Ready(SamplerOrder):
     """An order of which the first lists were drawn already."""
 
-    def __init__(self, order: SamplerOrder, indices: list[Any]) -> None:
-        self._order, self._indices = order, iter(indices)
-        self._sampler, self._iterator = order._sampler, None
+    def __init__(self, guess: Guess) -> None:
+        self._guess, self._ready = guess, iter(list(guess.indices))
+        self._sampler, self._iterator = guess.order._sampler, None
 
     def __next__(self) -> Any:
         try:
-            return next(self._indices)
+            return next(self._ready)
         except StopIteration:
-            return next(self._order)
+            return self._guess.more()
 
 
 def _chain(first: Task, rest: Iterator[Task]) -> Iterator[Task]:

@@ -13,6 +13,7 @@ import itertools
 import random
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,9 +217,7 @@ class SamplerOrder(Iterator[Any]):
             sampler.set_epoch(before.epoch)
         # The program's generators are its own business; only those that were handed to the
         # loader go on from where the order was drawn.
-        kept = torch.default_generator.get_state()
-        kept_random, kept_numpy = random.getstate(), numpy.random.get_state()  # noqa: NPY002
-        try:
+        with _globals_kept():
             for one, drawn in zip(generators(loader), before.generators, strict=False):
                 one.set_state(drawn)
             if before.program is not None:
@@ -233,10 +232,6 @@ class SamplerOrder(Iterator[Any]):
                 # Samplers draw their order with the first element.
                 self._first = [list(itertools.islice(self, 1))]
             after = torch.default_generator.get_state()
-        finally:
-            torch.default_generator.set_state(kept)
-            random.setstate(kept_random)
-            numpy.random.set_state(kept_numpy)  # noqa: NPY002
         if state["generators"][0] == state["draws"]:
             # It was not drawn yet when the state was taken.
             loader._draws.resume(after)
@@ -254,7 +249,8 @@ def resume_between(loader: Any, state: Mapping[str, Any]) -> None:
         iterator = iter(loader._index_sampler)
         if is_stateful(iterator):
             iterator.load_state_dict(own["iterator"])
-            next(iterator, None)
+            with _globals_kept():
+                next(iterator, None)
         return
     sampler = _stateful_sampler(loader)
     if sampler is not None:
@@ -264,9 +260,26 @@ def resume_between(loader: Any, state: Mapping[str, Any]) -> None:
 def _load(sampler: Any, own: Any, *, over: bool) -> None:
     """Gives a sampler the state it had; `over` if that may be the end of an epoch before."""
     sampler.load_state_dict(own)
-    if over and next(iter(sampler), _END) is not _END:
-        # That was no end: the sampler is as it is when an epoch begins.
+    if not over:
+        return
+    with _globals_kept():
+        was_end = next(iter(sampler), _END) is _END
+    if not was_end:
+        # The sampler is as it is when an epoch begins.
         sampler.load_state_dict(own)
+
+
+@contextmanager
+def _globals_kept() -> Iterator[None]:
+    """What samplers draw in here from the global generators, the program does not notice."""
+    kept = torch.default_generator.get_state()
+    kept_random, kept_numpy = random.getstate(), numpy.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(kept)
+        random.setstate(kept_random)
+        numpy.random.set_state(kept_numpy)  # noqa: NPY002
 
 
 class Guess:
@@ -276,6 +289,7 @@ class Guess:
     def __init__(self, loader: Any, count: int) -> None:
         self._loader, self._count = weakref.proxy(loader), count
         self.made_from: Any = None
+        self._held = False
         self.order = SamplerOrder(loader)
         sampler = innermost(loader)
         epoch = getattr(sampler, "epoch", None)
@@ -307,6 +321,18 @@ class Guess:
         for one, state in zip(generators(self._loader), self._before, strict=True):
             one.set_state(state)
 
+    def more(self) -> Any:
+        """Another list: there may be more room than there was."""
+        if self._held:
+            return next(self.order)
+        before = [one.get_state() for one in generators(self._loader)]
+        try:
+            self.indices.append(next(self.order))
+        finally:
+            for one, state in zip(generators(self._loader), before, strict=True):
+                one.set_state(state)
+        return self.indices[-1]
+
     def holds(self) -> bool:
         """Whether drawing now gives the same; the order then goes on from what was drawn now."""
         now = generators(self._loader)
@@ -315,8 +341,8 @@ class Guess:
         if not all(one.get_state().equal(state) for one, state in zip(now, self._before, strict=True)):
             return False
         fresh = iter(self._loader._index_sampler)
-        if list(itertools.islice(fresh, self._count)) != self.indices:
+        if list(itertools.islice(fresh, max(self._count, len(self.indices)))) != self.indices:
             self._put_back()
             return False
-        self.order._iterator = fresh
+        self.order._iterator, self._held = fresh, True
         return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import logging
 import os
 import random
@@ -277,6 +278,9 @@ def _find_held(
         if depth < 4:
             for key, value in list(getattr(thing, "__dict__", {}).items())[:100]:
                 todo.append((value, f"{path}.{key}" if path else str(key), depth + 1))
+            if isinstance(thing, dict):
+                values = list(itertools.islice(thing.items(), 20))
+                todo.extend((value, f"{path}[{key!r}]", depth + 1) for key, value in values)
             if isinstance(thing, list | tuple) and len(thing) <= 20:
                 todo.extend((value, f"{path}[{at}]", depth + 1) for at, value in enumerate(thing))
     return None

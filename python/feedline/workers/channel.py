@@ -67,8 +67,16 @@ class Channel:
     def post(self, message: Any, fds: tuple[int, ...] = ()) -> None:
         """Sends a message and never waits: the other side may be stopped. What finds no room now goes
         with a later `flush`."""
-        with advice():
-            self._outgoing.append((_encoded(message, len(fds)), [os.dup(fd) for fd in fds]))
+        data, copies = _encoded(message, len(fds)), []
+        try:
+            with advice():
+                for fd in fds:
+                    copies.append(os.dup(fd))
+        except BaseException:
+            for fd in copies:
+                os.close(fd)
+            raise
+        self._outgoing.append((data, copies))
         self.flush()
 
     @property

@@ -144,15 +144,18 @@ class Worker:
         self, epoch: int, state: Any, skip: int, rows: int, reports: bool, *, fds: list[int]
     ) -> None:
         """Begins an epoch; `reports`, the consumer wants to know where the data set stood."""
-        begins = None
+        begins = cloudpickle.dumps(None)
         try:
             if self._maker is not None:
                 self._trouble = None
-                begins = self._maker.begin(state, skip, rows)
+                state = self._maker.begin(state, skip, rows)
+                if reports:
+                    begins = cloudpickle.dumps(state)
         except Exception as error:
+            # Comes with the first batch: also a state that cannot be pickled.
             self._trouble = error
         if reports:
-            self._channel.send(("begun", epoch, cloudpickle.dumps(begins)))
+            self._channel.send(("begun", epoch, begins))
 
     def on_drop(self, slots: list[int], *, fds: list[int]) -> None:
         """Forgets slots that the consumer has given up."""

@@ -163,8 +163,6 @@ class Contest:
         return self._now.begins()
 
     def submit(self, task: Task) -> int:
-        if "processes" in self._both and all(who != "processes" for who, *_ in self._open.values()):
-            self._look_after_processes()
         sequence, now = self._sequence, self._now
         self._sequence += 1
         alone = all(self._both[who] is now for who, *_ in self._open.values())
@@ -179,6 +177,9 @@ class Contest:
         return sequence
 
     def take(self, sequence: int) -> Result | None:
+        if "processes" in self._both and all(who != "processes" for who, *_ in self._open.values()):
+            # Here, where nothing is under way that a warning as an error could lose.
+            self._look_after_processes()
         name, inner, rows, counts = self._open[sequence]
         try:
             result = self._both[name].take(inner)
@@ -235,8 +236,13 @@ class Contest:
         self._dismiss()
 
     def renew(self, job: Job, base_seed: int) -> None:
-        for name, one in self._both.items():
-            one.renew(self.job_of_threads(job) if name == "threads" else job, base_seed)
+        # Processes first: where they refuse the job and keep the old one, threads keep it too.
+        for name, one in sorted(self._both.items()):
+            try:
+                one.renew(self.job_of_threads(job) if name == "threads" else job, base_seed)
+            except BaseException:
+                self.broken = one.broken
+                raise
 
     def rest(self) -> None:
         for one in self._both.values():

@@ -48,7 +48,9 @@ def _takes_many(dataset: Any) -> bool:
 
 
 def is_stateful(thing: Any) -> bool:
-    """Whether this has a state to be kept, as torchdata's Stateful has."""
+    """Whether this has a state to be kept, as torchdata's Stateful has. A class has none: its objects do."""
+    if isinstance(thing, type):
+        return False
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
 
 

@@ -97,13 +97,13 @@ def not_to_fork() -> str | None:
 def _unknown_native_code(_loaded: int) -> str | None:
     """A library that is loaded of which nobody has said that it survives a fork. Only Python's own threads
     can be asked for; what a library has started by itself shows in nothing."""
+    known = KNOWN | _QUIET | sys.stdlib_module_names
     for name, module in list(sys.modules.items()):
         if module is None or not is_native(module):
             continue
         # Some give themselves names without their package's.
         below = str(module.__file__).replace(os.sep, "/").rpartition("-packages/")[2]
         tops = {name.partition(".")[0], below.partition("/")[0].partition(".")[0]}
-        known = KNOWN | _QUIET | sys.stdlib_module_names
         if known.isdisjoint(tops) and not any(top.endswith("__mypyc") for top in tops):
             return name
     return None

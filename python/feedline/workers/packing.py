@@ -18,9 +18,6 @@ import numpy
 from feedline.workers.shared_memory import Shared
 from feedline.workers.slots import Bytes, Slot
 
-# Of a tensor that shows less than this share of its storage, only the part is sent.
-_WHOLE = 0.5
-
 
 class Packed:
     """A value without its arrays' bytes: the head, and where in the slot each buffer lies."""

@@ -24,7 +24,8 @@ from feedline.workers.slots import ALIGNMENT, Bytes, Slot
 _SMALL = 1 << 16
 # Of the head: more than this would not fit into a connection at once.
 _SHORT = 1 << 15
-# Memory of earlier epochs in which a few arrays are still up to date; beyond that, all is packed anew.
+# Memory of earlier epochs in which a few arrays are still up to date; beyond that, or where less than half
+# of the bytes in it are, all is packed anew.
 _MOST = 8
 
 
@@ -62,7 +63,10 @@ class Store:
             buffers.append(numpy.frombuffer(head, numpy.uint8))
         known = self._place(buffers, self._known)
         slots = list({id(slot): slot for slot, _ in known}.values())
-        if len(slots) > _MOST:
+        # As they lie there: aligned, and once however many share them.
+        alive = {(id(slot), at): len(data) for data, (slot, at) in zip(buffers, known, strict=True)}
+        used = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in alive.values())
+        if len(slots) > _MOST or 2 * used < sum(slot.used for slot in slots):
             known = self._place(buffers, {})
             slots = [known[0][0]]
         number = {id(slot): at for at, slot in enumerate(slots)}

@@ -48,6 +48,9 @@ from feedline.workers.slots import Pin, Slot, Slots
 _NOTHING = 1 << 62
 # Seconds that the end of a worker is waited for, when it was killed or its connection has ended.
 _END = 2.0
+# Seconds that a sample which may hold a lock of multiprocessing has to come to its end; torch's workers have
+# as many.
+_LEAVE = 5.0
 
 
 class Processes:
@@ -259,17 +262,19 @@ class Processes:
             raise
         # New workers begin with the next epoch, not with the state that the last one began with.
         self._begin = None
-        if forks or not self._processes:
-            self._stop()
-            try:
+        try:
+            if forks or not self._processes:
+                self._stop()
                 self._processes = [self._start(number, forks) for number in range(self.workers)]
-            except BaseException as error:
-                self.broken = WorkerError(f"workers could not be started again: {error}")
-                raise
-            return
-        self._end(self._aside)
-        for process in self._processes:
-            self._give_job(process)
+            else:
+                self._end(self._aside)
+                for process in self._processes:
+                    self._give_job(process)
+        except BaseException as error:
+            # Also where only some have the new job: they would work on two versions of the data set.
+            self.broken = WorkerError(f"workers could not be started again: {error}")
+            raise
+        self._helpless = made_for_processes(job.dataset) is not None
 
     def rest(self) -> None:
         self.forget()
@@ -642,7 +647,7 @@ class Processes:
 
     def _end(self, processes: list[Process]) -> None:
         """Ends workers, whatever they are at and whether they are stopped or not, in bounded time."""
-        self._let_them_write([process for process in processes if process.status[FEEDING]])
+        self._let_them_leave([one for one in processes if self._helpless or one.status[FEEDING]])
         for process in processes:
             process.channel.close()
             sight = process.sight()
@@ -675,17 +680,25 @@ class Processes:
         if processes is self._aside:
             self._aside = []
 
-    def _let_them_write(self, processes: list[Process]) -> None:
-        """What samples have put into queues of multiprocessing is on its way in a thread of the worker:
-        those that wait for tasks end by themselves, when it is written."""
-        waiting = [one for one in processes if not one.dead and not one.open and one.pid is not None]
+    def _let_them_leave(self, processes: list[Process]) -> None:
+        """Killed in a sample, a worker would hold a lock of multiprocessing for ever, a queue's too; and what
+        was put into a queue is on its way in a thread of the worker. They end by themselves after the
+        sample that they are at."""
+        # The sight comes first: it finds out whether there is a process by now.
+        waiting = [one for one in processes if not one.dead and one.sight().pid == one.pid]
         for process in waiting:
-            with contextlib.suppress(Closed):
+            process.status[WANTED] = _NOTHING
+            with contextlib.suppress(Closed, OSError):
                 process.channel.post(("leave",))
-        end = time.monotonic() + _END
-        while time.monotonic() < end and not all(
-            one.sight().is_gone() or one.sight().is_stopped() for one in waiting
-        ):
+        end = time.monotonic() + _LEAVE
+        while waiting and time.monotonic() < end:
+            for process in waiting:
+                with contextlib.suppress(Closed, OSError):
+                    process.channel.flush()
+                    # So that none waits for room to answer.
+                    while process.channel.poll() is not None:
+                        pass
+            waiting = [one for one in waiting if not (one.sight().is_gone() or one.sight().is_stopped())]
             time.sleep(0.001)
 
     def _stop(self) -> None:

@@ -11,6 +11,7 @@ import bisect
 import contextlib
 import mmap
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +20,10 @@ from typing import Any
 import numpy
 
 _DELETED = " (deleted)"
+# Of this package's own slots.
+_SLOT = "/memfd:feedline"
+# Device and inode: an inode's number alone is another file's on another device.
+_File = tuple[int, int]
 # What a worker was sent, while it unpacks its data set.
 _received: list[int] = []
 
@@ -31,18 +36,22 @@ class Region:
     """A part of a file that this process has mapped. Views of it are pickled with the same region, so
     that a worker maps it once."""
 
-    def __init__(self, begin: int, end: int, flags: str, offset: int, inode: int, path: str) -> None:
-        self.begin, self.end, self.offset, self.inode, self.path = begin, end, offset, inode, path
+    def __init__(self, begin: int, end: int, flags: str, offset: int, file: _File, path: str) -> None:
+        self.begin, self.end, self.offset, self.file, self.path = begin, end, offset, file, path
         self.shared, self.writable = flags[3] == "s", flags[1] == "w"
         self.sent: int | None = None
         """The number of its descriptor, for a file without a name."""
+        self.seen: _File | None = None
+        """The file as `os.stat` knows it, if workers can have it."""
+        self.asked = False
+        """Whether `seen` is known."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         length = self.end - self.begin
         return OpenRegion, (
             self.path,
             self.sent,
-            self.inode,
+            self.seen,
             self.offset,
             length,
             self.shared,
@@ -54,13 +63,13 @@ class OpenRegion:
     """The same part of the file, mapped in another process."""
 
     def __init__(
-        self, path: str, sent: int | None, inode: int, offset: int, length: int, shared: bool, writable: bool
+        self, path: str, sent: int | None, file: _File, offset: int, length: int, shared: bool, writable: bool
     ) -> None:
         self.offset, self.shared, self.writable = offset, shared, writable
         flags = os.O_CLOEXEC | (os.O_RDWR if shared and writable else os.O_RDONLY)
         self.fd = os.open(path, flags) if sent is None else os.dup(_received[sent])
         status = os.fstat(self.fd)
-        if status.st_ino != inode:
+        if (status.st_dev, status.st_ino) != file:
             raise FileNotFoundError(f"{path}: was replaced since the data set mapped it")
         # The last page may reach beyond the file.
         self.map = self.part(min(length, status.st_size - offset))
@@ -87,7 +96,7 @@ class Shared:
         self.fds: list[int] = []
         """Descriptors that go along; they are this object's own."""
         self._maps: list[Region] | None = None
-        self._numbers: dict[int, int] = {}
+        self._unnamed: list[tuple[_File, int]] | None = None
 
     def add(self, fd: int) -> int:
         """Takes a descriptor along and returns its number."""
@@ -169,30 +178,28 @@ class Shared:
         if at < 0:
             return None
         region = self._maps[at]
-        if address + size > region.end or not self._reach(region):
+        if address + size > region.end:
             return None
-        return region
+        if not region.asked:
+            region.seen, region.asked = self._reach(region), True
+        return None if region.seen is None else region
 
-    def _reach(self, region: Region) -> bool:
-        """Whether another process can map it too and would see the same."""
-        if region.sent is not None:
-            return True
+    def _reach(self, region: Region) -> _File | None:
+        """The region's file, if another process can map it too and would see the same."""
         # A slot is written to again when the program has dropped its batch.
-        if region.path.startswith("/memfd:feedline") or not (region.shared or _is_clean(region)):
-            return False
-        with contextlib.suppress(OSError):
-            # Shared memory often loses its name as soon as it is mapped.
-            if not region.path.startswith("/dev/shm/") and os.stat(region.path).st_ino == region.inode:
-                return True
-        if not self._numbers:
-            self._numbers = dict(_inodes())
-        fd = self._numbers.get(region.inode)
-        if fd is not None:
-            region.sent = self.add(fd)
-            return True
-        with contextlib.suppress(OSError):
-            return os.stat(region.path).st_ino == region.inode
-        return False
+        if region.path.startswith(_SLOT) or not (region.shared or _is_clean(region)):
+            return None
+        # Shared memory often loses its name as soon as it is mapped.
+        named = None if region.path.startswith("/dev/shm/") else _named(region)
+        if named is not None:
+            return named
+        if self._unnamed is None:
+            self._unnamed = list(_unnamed())
+        for file, fd in self._unnamed:
+            if file[1] == region.file[1] and _is_file(fd, region):
+                region.sent = self.add(fd)
+                return file
+        return _named(region)
 
 
 def _mapped() -> Iterator[Region]:
@@ -201,17 +208,54 @@ def _mapped() -> Iterator[Region]:
             fields = line.rstrip("\n").split(None, 5)
             if len(fields) == 6 and fields[4] != "0":
                 begin, end = (int(text, 16) for text in fields[0].split("-"))
+                major, minor = (int(text, 16) for text in fields[3].split(":"))
                 path = fields[5].replace("\\012", "\n")
-                yield Region(begin, end, fields[1], int(fields[2], 16), int(fields[4]), path)
+                file = os.makedev(major, minor), int(fields[4])
+                yield Region(begin, end, fields[1], int(fields[2], 16), file, path)
 
 
-def _inodes() -> Iterator[tuple[int, int]]:
+def _unnamed() -> Iterator[tuple[_File, int]]:
     """Files without a name, and shared memory, that this process has open."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             path = os.readlink(f"/proc/self/fd/{name}")
-            if path.endswith(_DELETED) or path.startswith("/dev/shm/"):
-                yield os.fstat(int(name)).st_ino, int(name)
+            if (path.endswith(_DELETED) or path.startswith("/dev/shm/")) and not path.startswith(_SLOT):
+                status = os.fstat(int(name))
+                yield (status.st_dev, status.st_ino), int(name)
+
+
+def _named(region: Region) -> _File | None:
+    """What `os.stat` says of the region's file, if that is still there by its name."""
+    with contextlib.suppress(OSError):
+        # Asked before it is opened: that would do something to a device.
+        status = os.stat(region.path)
+        file = status.st_dev, status.st_ino
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if file == region.file:
+            return file
+        fd = os.open(region.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return file if _is_file(fd, region) else None
+        finally:
+            os.close(fd)
+    return None
+
+
+def _is_file(fd: int, region: Region) -> bool:
+    """Whether a descriptor is of the region's file."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    if (status.st_dev, status.st_ino) == region.file:
+        return True
+    # btrfs and overlays give their mappings other numbers than `os.stat`. Mapped once more, the file has
+    # the same ones.
+    with contextlib.suppress(OSError, ValueError):
+        again = mmap.mmap(fd, 1, mmap.MAP_SHARED, mmap.PROT_READ)
+        address = int(numpy.frombuffer(again, numpy.uint8).ctypes.data)
+        return any(one.begin <= address < one.end and one.file == region.file for one in _mapped())
+    return False
 
 
 def _is_clean(region: Region) -> bool:

@@ -12,9 +12,12 @@ from comparison import WARNINGS, assert_same
 from conftest import until
 from feedline import _native
 from feedline.torch import DataLoader
+from feedline.torch.epoch import _Ready
+from feedline.torch.order import Guess
 from feedline.workers import Comparison, contest
 from feedline.workers.executor import Result
-from feedline.workers.job import Task, Times
+from feedline.workers.job import Job, Task, Times
+from torch.utils.data import RandomSampler
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 
@@ -115,6 +118,44 @@ def test_only_what_was_made_alone_is_evidence_and_the_loser_ends_with_its_last_b
     assert seen[-1] == "2 samples/s with processes and 20 samples/s with threads"
 
 
+class Troubled(Fake):
+    """Processes that have a warning for the program, and refuse another job."""
+
+    starting = True
+    news = True
+
+    def wait(self, seconds):
+        if self.news:
+            self.news = False
+            raise RuntimeWarning("worker 0 is stopped")
+
+    def renew(self, job, base_seed):
+        raise feedline.WorkerError("cannot be sent")
+
+
+class Renewed(Fake):
+    renewed = False
+
+    def renew(self, job, base_seed):
+        self.renewed = True
+
+
+def test_a_warning_that_is_an_error_loses_no_batch():
+    both = contest.Contest(Fake("threads", 1.0, 2), Troubled("processes", 9.0, 4), lambda comparison: None)
+    numbers = [both.submit(Task(number, [0] * 10)) for number in range(2)]
+    with pytest.raises(RuntimeWarning, match="is stopped"):
+        both.take(numbers[0])
+    assert [both.take(number).value[0] for number in numbers] == ["threads"] * 2
+
+
+def test_where_processes_refuse_a_job_threads_have_the_old_one_too():
+    threads = Renewed("threads", 1.0, 2)
+    both = contest.Contest(threads, Troubled("processes", 9.0, 4), lambda comparison: None)
+    with pytest.raises(feedline.WorkerError, match="cannot be sent"):
+        both.renew(Job(Mixed(), "map", list), 0)
+    assert not threads.renewed
+
+
 class Mixed(torch.utils.data.Dataset):
     def __init__(self, length=60):
         self.length = length
@@ -209,3 +250,36 @@ def test_a_loader_of_a_data_set_compares_too(contested, monkeypatch):
             assert [np.asarray(batch[0]).tolist() for batch in loader] == [
                 [*range(n, n + 4)] for n in range(0, 60, 4)
             ]
+
+
+def test_nothing_is_made_ahead_while_both_take_turns(contested, monkeypatch):
+    """Their room differs, and only processes have a copy of the data set."""
+    monkeypatch.setattr(Comparison, "_end_turn", one_after_the_other)
+    monkeypatch.setattr(Comparison, "settle", lambda self: None)
+    loader = DataLoader(Mixed(), batch_size=4, num_workers=2, persistent_workers=True)
+    for _ in range(3):
+        assert [int(at) for batch in loader for at in batch[0]] == [*range(60)]
+        assert loader._core._executor.winner is None and loader._guess is None
+    loader.close()
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_what_is_drawn_beyond_a_guess_comes_once(replacement):
+    """The room may grow between the guess and the next epoch."""
+
+    def made():
+        generator = torch.Generator().manual_seed(3)
+        sampler = RandomSampler(range(90), replacement=replacement, generator=generator)
+        return DataLoader(range(90), batch_size=4, sampler=sampler, num_workers=1)
+
+    loader, expected = made(), list(made()._index_sampler)
+    guess = Guess(loader, 2)
+    ready = _Ready(guess)
+    lists = [next(ready) for _ in range(5)]
+    if guess.holds():
+        lists += ready
+    else:
+        # Later lists depend on what was drawn in between: that guess is dropped.
+        assert replacement
+        lists = list(loader._index_sampler)
+    assert lists == expected

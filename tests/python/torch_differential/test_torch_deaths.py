@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +288,24 @@ def test_kill_9_of_the_program_leaves_nobody(context: str | None) -> None:
     program.kill()
     program.communicate(timeout=HANG)
     gone(everybody)
+
+
+class Unkept(Squares):
+    """Its state cannot leave its process."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lock": threading.Lock()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("context", [None, "forkserver"])
+def test_a_state_that_cannot_be_pickled_is_named(context: str | None) -> None:
+    """It used to end each worker at the beginning of each epoch."""
+    made = build("feedline", Unkept(8), batch_size=2, num_workers=2, multiprocessing_context=context, **OURS)
+    for _ in range(2):
+        iterator = iter(made)
+        with pytest.raises(TypeError, match=r"cannot pickle.*lock"):
+            made.state_dict()
+            next(iterator)

@@ -4,8 +4,12 @@ mapped files, multiprocessing's objects. Each also where the program is not fork
 from __future__ import annotations
 
 import contextlib
+import errno
+import gc
 import itertools
+import mmap
 import multiprocessing
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +23,7 @@ import torch
 import torch.multiprocessing
 import torch.utils.data
 from conftest import HANG, another_thread
-from feedline.workers import parcel
+from feedline.workers import channel, descriptors, parcel, shared_memory
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 LOADERS = ["torch", "feedline", "feedline beside a thread", "feedline, forkserver"]
@@ -112,6 +116,43 @@ def test_what_multiprocessing_made_works_in_a_data_set(name: str, context: str) 
         data.queue.close()
 
 
+class Holding(Dataset[int]):
+    """Holds a lock in every sample, from the second one on also while the program leaves the epoch."""
+
+    def __init__(self, context: Any) -> None:
+        self.lock, self.held, self.left = context.Lock(), context.Event(), context.Event()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        with self.lock:
+            if index:
+                self.held.set()
+                assert self.left.wait(HANG)
+                # The program ends its workers meanwhile.
+                sum(range(5_000_000))
+        return index
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_leaving_an_epoch_leaves_no_lock_held(name: str) -> None:
+    """Neither for the program nor for the next epoch's workers."""
+    context = CONTEXTS["forkserver" if name == "feedline, forkserver" else "the default"]
+    with loading(name) as make:
+        data = Holding(context)
+        loader = make(data, batch_size=None, num_workers=1)
+        for sample in loader:
+            assert sample == 0 and data.held.wait(HANG)
+            data.left.set()
+            break
+        del sample
+        gc.collect()
+        assert data.lock.acquire(timeout=HANG)
+        data.lock.release()
+        assert list(loader) == [0, 1, 2, 3]
+
+
 def test_a_lock_that_cannot_be_sent_says_how_to_make_it() -> None:
     data = Signalling(multiprocessing)
     with pytest.raises(feedline.WorkerError, match=r"multiprocessing.get_context\('spawn'\)"):
@@ -166,6 +207,59 @@ def test_a_map_takes_no_memory_on_its_way(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("numbers", ["the same", "others for mappings", "another file's"])
+def test_a_mapped_file_is_known_by_device_and_inode(
+    numbers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """btrfs and overlays give mappings another device's number than os.stat; other files are copied."""
+    mapped, times = shared_memory._mapped, itertools.count()
+
+    def elsewhere() -> Iterator[Any]:
+        other = numbers == "others for mappings" or (numbers == "another file's" and next(times) == 0)
+        for region in mapped():
+            region.file = region.file[0] + other, region.file[1]
+            yield region
+
+    monkeypatch.setattr(shared_memory, "_mapped", elsewhere)
+    np.arange(100_000).tofile(tmp_path / "numbers")
+    array = np.memmap(tmp_path / "numbers", np.int64, "r")
+    store = parcel.Store()
+    store.pack(array)
+    assert (store.files == ()) == (numbers != "another file's")
+    assert store.parcel is not None
+    there = parcel.unpack(store.parcel, list(store.files), store.shared.fds)
+    assert there.tolist() == array.tolist()
+    region = shared_memory.Shared().find(array.ctypes.data, array.nbytes)
+    if region is not None:
+        assert region.seen is not None
+        region.seen = region.seen[0] + 1, region.seen[1]
+        kind, arguments = region.__reduce__()
+        with pytest.raises(FileNotFoundError, match="was replaced"):
+            kind(*arguments)
+
+
+def test_a_mapped_device_is_copied() -> None:
+    with open("/dev/zero", "r+b", 0) as file:
+        memory = mmap.mmap(file.fileno(), 1 << 17, mmap.MAP_PRIVATE)
+    store = parcel.Store()
+    store.pack(np.frombuffer(memory, np.uint8))
+    assert store.parcel is not None
+    there = parcel.unpack(store.parcel, list(store.files), store.shared.fds)
+    assert len(there) == 1 << 17 and not there.any()
+
+
+def test_a_mapped_file_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many views there are of it: looking reads a long list."""
+    looks, is_clean = [], shared_memory._is_clean
+    monkeypatch.setattr(shared_memory, "_is_clean", lambda region: looks.append(region) or is_clean(region))
+    np.arange(1000).tofile(tmp_path / "numbers")
+    array = np.memmap(tmp_path / "numbers", np.int64, "c")
+    parcel.Store().pack([array[at:] for at in range(50)])
+    array[0] = 1
+    parcel.Store().pack([array[at:] for at in range(50)])
+    assert len(looks) == 2
+
+
 def test_arrays_travel_once_for_as_long_as_they_do_not_change() -> None:
     store = parcel.Store()
     data = {"kept": np.arange(100_000), "changed": np.arange(100_000), "tensor": torch.arange(100_000)}
@@ -181,6 +275,19 @@ def test_arrays_travel_once_for_as_long_as_they_do_not_change() -> None:
         assert torch.equal(there["tensor"], data["tensor"])
     assert all(len(one & other) == 2 for one, other in itertools.pairwise(found))
     assert len(store.files) <= 3
+    store.close()
+
+
+def test_memory_of_arrays_that_are_gone_is_not_kept() -> None:
+    """A small array that does not change held the memory of all that was packed with it."""
+    store = parcel.Store()
+    data = {"kept": np.arange(100_000), "large": np.arange(1_000_000)}
+    store.pack(data)
+    del data["large"]
+    store.pack(data)
+    assert store.parcel is not None and sum(store.parcel.sizes) < 2 * data["kept"].nbytes
+    there = parcel.unpack(store.parcel, list(store.files), store.shared.fds)
+    assert (there["kept"] == data["kept"]).all()
     store.close()
 
 
@@ -229,6 +336,67 @@ def test_workers_survive_a_data_set_that_cannot_be_sent() -> None:
     assert torch.cat(list(loader)).tolist() == [0, 1, 2, 3]
     assert [process.pid for process in loader._idle._processes] == workers  # type: ignore[union-attr]
     loader.close()
+
+
+class Version(Dataset[int]):
+    def __init__(self) -> None:
+        self.version = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return self.version
+
+
+def test_no_two_workers_have_two_versions_of_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where descriptors run out while they are given the new one."""
+    data = Version()
+    options: dict[str, Any] = {"multiprocessing_context": "forkserver", "persistent_workers": True}
+    loader = feedline.torch.DataLoader(data, 1, num_workers=2, **options)
+    assert torch.cat(list(loader)).tolist() == [0] * 8
+    # The one thing that gives workers that stay the data set again.
+    loader.load_state_dict(loader.state_dict())
+    data.version = 1
+    workers, dup, copies = loader._idle, os.dup, []
+
+    def fail(fd: int) -> int:
+        copies.append(fd)
+        if len(copies) == 4:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return dup(fd)
+
+    # Of two descriptors for each worker, a page and an array's memory, the last one is missing.
+    data.large = np.ones(1 << 17)  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", fail)
+        with pytest.raises(descriptors.OutOfDescriptors):
+            list(loader)
+    assert len(copies) == 4
+    # Of the old ones, only one had the new version.
+    assert workers is not None and workers.broken is not None
+    assert torch.cat(list(loader)).tolist() == [1] * 8
+    loader.close()
+
+
+def test_a_message_that_cannot_be_posted_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = channel.Channel.pair()
+    dup, copies = os.dup, []
+
+    def fail(fd: int) -> int:
+        if copies:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        copies.append(dup(fd))
+        return copies[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", fail)
+        with pytest.raises(OSError, match="ulimit"):
+            ours.post("message", (theirs.fileno(), theirs.fileno()))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(copies[0])
+    ours.close()
+    theirs.close()
 
 
 PROGRAM = """

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -355,3 +356,68 @@ def test_lightning_without_a_generator_gets_the_later_epochs(tmp_path: Path) -> 
         whole = run(loader)
         rest = run(loader, tmp_path / "checkpoint")
         assert len(rest) >= 12 and whole[-len(rest) :] == rest
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("states", [1, 2])
+@pytest.mark.parametrize("taken", [0, 2])
+def test_two_loaders_draw_orders_of_their_own_also_after_a_resume(taken: int, states: int, way: str) -> None:
+    """Nobody draws between their states."""
+
+    def pair() -> list[Any]:
+        seed_all(0)
+        more = {"batch_size": 4, "shuffle": True, **settings("feedline", way)}
+        return [build("feedline", DATA, **more) for _ in range(2)]
+
+    def rounds(made: list[Any], begun: list[Any]) -> list[Any]:
+        seen = [[numbers(steps(iterator)) for iterator in begun]] if begun else []
+        return [*seen, *([numbers(steps(iter(one))) for one in made] for _ in range(3))]
+
+    made = pair()
+    begun = [iter(one) for one in made] if taken else []
+    for iterator in begun:
+        steps(iterator, most=taken)
+    kept = [one.state_dict() for one in made[:states]]
+    expected = rounds(made, begun)
+    orders = [str(order) for epoch in expected for order in epoch]
+    assert len(set(orders)) == len(orders)
+    if states == 1:
+        return
+    other = pair()
+    for one, state in zip(other, kept, strict=True):
+        one.load_state_dict(through_a_file(state))
+    torch.rand(3)
+    assert rounds(other, []) == expected[:3]
+
+
+class Drawing:
+    """A sampler with a state, which draws its order from the global generators."""
+
+    def __iter__(self) -> Any:
+        random.random()
+        np.random.rand()  # noqa: NPY002
+        yield from torch.randperm(8).tolist()
+
+    def __len__(self) -> int:
+        return 8
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("taken", [0, 5])
+def test_looking_for_a_samplers_end_draws_nothing_from_the_program(taken: int) -> None:
+    made = build("feedline", DATA, batch_size=2, sampler=Drawing())
+    steps(iter(made), most=taken)
+    state = made.state_dict()
+    other = build("feedline", DATA, batch_size=2, sampler=Drawing())
+    other.load_state_dict(state)
+    seed_all(5)
+    iterator = iter(other)
+    drawn = random.random(), np.random.rand()  # noqa: NPY002
+    seed_all(5)
+    assert drawn == (random.random(), np.random.rand())  # noqa: NPY002
+    del iterator
