@@ -501,14 +501,15 @@ class Processes:
             self.slots.give_back(slot)
             return
         packed: Packed = details[1]
-        if packed.places:
-            memory = self.slots.lend(slot, packed.size)
-        else:
-            memory = numpy.empty(0, numpy.uint8)
-            self.slots.give_back(slot)
         try:
+            if packed.places:
+                memory = self.slots.lend(slot, packed.size)
+            else:
+                memory = numpy.empty(0, numpy.uint8)
+                self.slots.give_back(slot)
             value, state = unpack(packed, memory)
         except Exception as error:
+            # The batch is answered with it: whoever asks for it would wait for ever else.
             error.__cause__ = WorkerError(f"what worker {process.number} made cannot be read here")
             self._results[sequence] = Result(error=error)
             return
