@@ -7,8 +7,14 @@ the program's own. What code reads from files is taken to stay as it is while a 
 
 from __future__ import annotations
 
+import collections
+import ctypes
 import enum
+import functools
+import logging
 import mmap
+import sys
+import sysconfig
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,6 +42,11 @@ _PLAIN = (
 )
 _LIBRARIES = ("torch", "torchvision", "numpy", "PIL")
 _CODE = (type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType)
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+# Written in another language, and sharing nothing with another process: what can be seen of a copy.
+_ITS_OWN = (slice, bytearray, type(...), type(NotImplemented), *_DESCRIPTORS)
+_HIDE = ("builtins", "itertools", "weakref")
 
 
 def made_from(things: Sequence[Any], *, copied: bool) -> Any:
@@ -89,8 +100,12 @@ def _is_shared(thing: Any) -> bool:
         base: Any = thing
         while isinstance(base, numpy.ndarray) and base.base is not None:
             base = base.base
-        # What can only be read is a file.
-        return thing.flags.writeable and isinstance(base, mmap.mmap | memoryview)
+        if isinstance(base, memoryview):
+            base = base.obj if isinstance(base.obj, ctypes.Array) else base
+        # What can only be read is a file. multiprocessing's arrays are ctypes'.
+        if isinstance(base, mmap.mmap | memoryview):
+            return bool(thing.flags.writeable)
+        return isinstance(base, ctypes.Array) or (isinstance(base, torch.Tensor) and _is_shared(base))
     module = type(thing).__module__
     return any(module == name or module.startswith(name + ".") for name in _SHARING)
 
@@ -105,26 +120,68 @@ def _parts(thing: Any, copied: bool) -> list[Any] | None:
     """What an object consists of; None if that cannot be seen."""
     if isinstance(thing, dict):
         return [*_some(list(thing), copied), *_some(list(thing.values()), copied)]
-    if isinstance(thing, list | tuple | set | frozenset | range):
+    if isinstance(thing, list | tuple | set | frozenset | range | collections.deque):
         return _some(list(thing) if not isinstance(thing, list | tuple) else thing, copied)
+    if isinstance(thing, functools.partial):
+        return [thing.func, thing.args, thing.keywords]
     if isinstance(thing, types.FunctionType):
-        return list(_of_function(thing)) if not copied else [thing.__defaults__, *_cells(thing)]
+        return list(_of_function(thing, copied))
     if isinstance(thing, types.MethodType):
         return [thing.__self__, thing.__func__]
-    if not hasattr(thing, "__dict__"):
-        return [] if copied else None
+    slots = _slots(thing)
+    if not hasattr(thing, "__dict__") and not slots:
+        return [] if copied and _shares_nothing(thing) else None
     new: Any = type(thing).__new__
     if not copied and new is not object.__new__:
         # Written in another language: it may hold what does not show.
         return None
-    parts = list(vars(thing).values())
-    if not copied:
-        for kind in type(thing).__mro__[:-1]:
-            if kind.__module__.split(".")[0] not in _LIBRARIES:
-                parts += [
-                    value for value in vars(kind).values() if isinstance(value, (*_PLAIN, types.FunctionType))
-                ]
+    parts = [*getattr(thing, "__dict__", {}).values(), *slots]
+    for kind in type(thing).__mro__[:-1]:
+        if copied and not _is_library(kind.__module__):
+            parts += _of_class(kind)
+        elif not copied and kind.__module__.split(".")[0] not in _LIBRARIES:
+            parts += [
+                value for value in vars(kind).values() if isinstance(value, (*_PLAIN, types.FunctionType))
+            ]
     return parts
+
+
+def _slots(thing: Any) -> list[Any]:
+    """What an object holds outside its `__dict__`."""
+    members = [
+        value
+        for kind in type(thing).__mro__
+        if "__slots__" in vars(kind)
+        for value in vars(kind).values()
+        if isinstance(value, types.MemberDescriptorType)
+    ]
+    return [one.__get__(thing) for one in members if hasattr(thing, one.__name__)]
+
+
+def _of_class(kind: type) -> Iterator[Any]:
+    """A class's values, and what its functions name."""
+    for name, value in vars(kind).items():
+        if isinstance(value, staticmethod | classmethod):
+            yield value.__func__
+        elif isinstance(value, property):
+            yield value.fget
+        elif isinstance(value, types.FunctionType) or not name.startswith(("__", "_abc_")):
+            yield value
+
+
+def _is_library(module: str) -> bool:
+    """Whether nobody changes what a module's code names: it was installed and not written here."""
+    top = module.split(".")[0]
+    if top in _LIBRARIES or top in sys.stdlib_module_names:
+        return True
+    return (getattr(sys.modules.get(module), "__file__", None) or "").startswith(_INSTALLED)
+
+
+def _shares_nothing(thing: Any) -> bool:
+    """Whether a copy of an object that does not show what it holds is known to share nothing."""
+    top = type(thing).__module__.split(".")[0]
+    known = top in _LIBRARIES or top == "pyarrow" or (top in sys.stdlib_module_names and top not in _HIDE)
+    return known or isinstance(thing, _ITS_OWN) or type(thing) is object
 
 
 def _some(values: Any, copied: bool) -> list[Any]:
@@ -135,11 +192,26 @@ def _cells(function: types.FunctionType) -> list[Any]:
     return [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
 
 
-def _of_function(function: types.FunctionType) -> Iterator[Any]:
+def _of_function(function: types.FunctionType, copied: bool) -> Iterator[Any]:
     """What a function reads beside its arguments."""
-    if (function.__module__ or "").split(".")[0] in _LIBRARIES:
+    module = function.__module__ or ""
+    library = _is_library(module) if copied else module.split(".")[0] in _LIBRARIES
+    if copied or not library:
+        yield from (function.__defaults__, function.__kwdefaults__, *_cells(function))
+    if library:
         return
-    yield from (function.__defaults__, *_cells(function))
-    for name in function.__code__.co_names:
+    for name in _names(function.__code__):
         value = function.__globals__.get(name)
-        yield value if not isinstance(value, _CODE) else None
+        # Loggers hold the program's files, and samples are not made of them.
+        if not isinstance(value, (*_CODE, logging.Logger)):
+            yield value
+        elif not copied:
+            yield None
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names of a function and of those that are written within it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)

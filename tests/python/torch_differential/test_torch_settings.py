@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import multiprocessing
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import feedline.torch
@@ -24,8 +27,9 @@ from comparison import (
     seed_all,
     steps,
 )
+from feedline.torch.made_from import made_from
 from map_sets import Counting, Draws, Large, Seeds, Squares, WhoAmI, note_worker, seed_worker
-from torch.utils.data import ConcatDataset, Dataset
+from torch.utils.data import ConcatDataset, Dataset, default_collate
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in WARNINGS]
 
@@ -352,3 +356,67 @@ def test_nothing_is_made_ahead_of_what_is_shared_with_the_program() -> None:
         steps(iter(made))
         assert (made._guess is None) is shares
         made.close()
+
+
+_SHARED = torch.zeros(1).share_memory_()
+
+
+class Plain(Dataset[int]):
+    """As it is, nothing is shared."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = _SHARED
+
+
+class Naming(Plain):
+    def __getitem__(self, index: int) -> int:
+        return int(_SHARED[0]) + index
+
+
+class InItsClass(Plain):
+    held = _SHARED
+
+
+def _holding(held: Any) -> Any:
+    data: Any = Plain()
+    data.held = held
+    return data
+
+
+def _multiplied(batch: Any, by: Any) -> Any:
+    return batch
+
+
+#: Data sets and collate functions that share something with the program, or hold what cannot be seen.
+SHARING: dict[str, Callable[[], dict[str, Any]]] = {
+    "partial": lambda: {"collate_fn": functools.partial(_multiplied, by=_SHARED)},
+    "slots": lambda: {"dataset": _holding(Slotted())},
+    "global": lambda: {"dataset": Naming()},
+    "global of a function": lambda: {"collate_fn": lambda batch: [_SHARED, batch]},
+    "class": lambda: {"dataset": InItsClass()},
+    "multiprocessing's array": lambda: {
+        "dataset": _holding(np.frombuffer(multiprocessing.Array("d", 4, lock=False)))
+    },
+    "multiprocessing's array, as an array": lambda: {
+        "dataset": _holding(np.ctypeslib.as_array(multiprocessing.Array("d", 4, lock=False)))
+    },
+    "cannot be seen": lambda: {"dataset": _holding(iter([_SHARED]))},
+}
+
+
+@pytest.mark.parametrize("name", [None, *SHARING])
+def test_what_shares_is_found_wherever_it_is_held(name: str | None) -> None:
+    more = {"dataset": Plain(), **({} if name is None else SHARING[name]())}
+    collate = more.get("collate_fn", default_collate)
+    found = made_from((more["dataset"], collate), copied=True)
+    assert (found is None) is (name is not None)
