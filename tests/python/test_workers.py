@@ -883,3 +883,20 @@ def test_a_program_with_many_open_files_has_workers() -> None:
     finally:
         for fd in taken:
             os.close(fd)
+
+
+def test_no_thread_waits_for_torchs_generator(monkeypatch):
+    """torch holds its generator's lock while it makes a tensor of its state. Garbage that is collected then
+    may let another thread run: if that one asks for the state too, both wait for ever."""
+    seen = []
+
+    def state():
+        seen.append((threading.current_thread() is threading.main_thread(), gc.isenabled()))
+        return torch.default_generator.get_state()
+
+    monkeypatch.setattr(torch, "get_rng_state", state)
+    for executor in ("threads", "auto"):
+        loader = DataLoader(Sleeping(), batch_size=2, num_workers=2, executor=executor)
+        assert len(list(loader)) == len(loader)
+        loader.close()
+    assert set(seen) <= {(True, False)} and gc.isenabled()

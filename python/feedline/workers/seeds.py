@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Callable
@@ -57,12 +58,34 @@ def seed_row(seed: int, row: int) -> None:
 
 
 def states() -> tuple[Any, Any, Any]:
-    """The states of the global generators."""
+    """The states of the global generators, for the program's own thread."""
     torch = sys.modules.get("torch")
     return (
         random.getstate(),
         numpy.random.get_state(),  # noqa: NPY002
-        None if torch is None else torch.get_rng_state(),
+        None if torch is None else _torch_state(torch),
+    )
+
+
+def _torch_state(torch: Any) -> Any:
+    # torch holds its generator's lock while it makes the tensor. If Python collects garbage then, what is
+    # ended by it may let another thread run, which waits for that lock with the interpreter's: for ever.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return torch.get_rng_state()
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def states_seen_from_a_thread() -> tuple[Any, Any, Any]:
+    """The same for any thread: of torch's only the seed, which is had without its lock."""
+    torch = sys.modules.get("torch")
+    return (
+        random.getstate(),
+        numpy.random.get_state(),  # noqa: NPY002
+        None if torch is None else torch.default_generator.initial_seed(),
     )
 
 
@@ -81,6 +104,8 @@ def drawn(before: tuple[Any, Any, Any], after: tuple[Any, Any, Any]) -> str | No
         return "random's"
     if before[1][2] != after[1][2] or not numpy.array_equal(before[1][1], after[1][1]):
         return "NumPy's"
+    if isinstance(after[2], int):
+        return None if before[2] == after[2] else "torch's"
     if after[2] is not None and (before[2] is None or not before[2].equal(after[2])):
         return "torch's"
     return None

@@ -235,12 +235,12 @@ class Threads:
         if self._drew is not None or self._watched >= _WATCHED or not self._asleep:
             make()
             return
-        before = seeds.states()
+        before = seeds.states_seen_from_a_thread()
         try:
             make()
         finally:
             self._watched += 1
-            drew = seeds.drawn(before, seeds.states())
+            drew = seeds.drawn(before, seeds.states_seen_from_a_thread())
             if self._asleep and self._naps == nap:
                 self._drew = self._drew or drew
 
