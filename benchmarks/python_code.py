@@ -167,13 +167,13 @@ WORKS: dict[str, Callable[[int], Any]] = {
 
 
 def peak_to(result: Any, name: str) -> float | None:
-    peaks = [result["loaders"][one].get("peak_pss") for one in (name, "torch")]
+    peaks = [result["loaders"].get(one, {}).get("peak_pss") for one in (name, "torch")]
     return peaks[0] / peaks[1] if all(peaks) else None
 
 
 def part_of_peak(result: Any) -> float | None:
-    peaks = [result["loaders"][name].get("peak_pss") for name in ("feedline", "torch")]
-    return peaks[0] / peaks[1] * 100 if all(peaks) else None
+    times = peak_to(result, "feedline")
+    return None if times is None else times * 100
 
 
 def part_of_first(name: str, other: str) -> Callable[[Any], float]:
