@@ -34,6 +34,7 @@ __all__ = [
     "drawn_mix",
     "drawn_transforms",
     "hash_arrays",
+    "image_format",
     "inherited_listeners",
     "judge",
     "main",
@@ -49,6 +50,7 @@ __all__ = [
 __version__: str
 #: What names of image files end in, in lower case.
 IMAGE_ENDINGS: tuple[str, ...]
+#: What names of data sets end in, in lower case.
 SET_ENDINGS: tuple[str, ...]
 
 @final
