@@ -258,8 +258,10 @@ def test_slots_are_used_again_and_kept_batches_keep_their_bytes(executor):
 
 
 def test_processes_take_nothing_from_dev_shm():
-    # Tests before this one ran torch's own workers, which leave such mappings, and a fork has them too.
-    before = shared_files("self")
+    # Tests before this one ran torch's own workers, which leave such mappings, and a fork has them too; what
+    # garbage still holds of them goes first.
+    gc.collect()
+    before = set().union(*map(shared_files, ["self", *children()]))
     loader = DataLoader(
         Numbers(64), batch_size=4, num_workers=2, executor="processes", collate_fn=collate_with_torchs
     )
