@@ -17,6 +17,9 @@ from PIL import Image
 #: What a machine with Rust and a C compiler has.
 TOOLS = ["cargo", "rustc", "cc", "gcc", "ar", "as", "ld", "ranlib", "sh", "uname"]
 
+#: Of a stripped program that loads photos.
+LARGEST_PROGRAM = 15_000_000
+
 MANIFEST = """
 [package]
 name = "outside"
@@ -92,8 +95,13 @@ def test_the_default_features_need_rust_and_a_c_compiler(tmp_path: Path, target:
     build = ["cargo", "build", "--release", "--manifest-path", str(crate / "Cargo.toml"), *QUICK[:4]]
     subprocess.run(build, env=env, check=True)
 
+    program = tmp_path / "program"
+    subprocess.run(["strip", "-o", program, target / "release" / "outside"], check=True)
+    # Ours is not optimised here: optimised it has 6.4 MB.
+    assert program.stat().st_size < LARGEST_PROGRAM
+
     photos(tmp_path / "photos")
-    run = [target / "release" / "outside", tmp_path / "photos"]
+    run = [program, tmp_path / "photos"]
     lines = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
     transforms = [Resize((40, 40))]
     expected = list(feedline.Loader(tmp_path / "photos", transforms, batch_size=1))
