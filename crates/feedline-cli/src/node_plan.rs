@@ -1,8 +1,8 @@
 //! What a machine with GPUs needs to keep them busy: cores, workers, memory, from what a few hundred
 //! samples cost.
 
-use feedline::internals::spec::read::show_bytes;
-use feedline::internals::spec::show::{counted, show_percent, show_rate, show_time};
+use feedline::internals::spec::show_bytes;
+use feedline::internals::spec::{counted, show_percent, show_rate, show_time};
 use feedline::internals::tune::LEAST_MEMORY;
 use serde::{Deserialize, Serialize};
 

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use feedline::internals::engine::opening;
 use feedline::internals::output_file::Replacement;
+use feedline::internals::spec::{read_file, read_toml};
 use feedline::sample::FieldKind;
-use feedline::spec::{SourceKind, read_file, read_toml};
+use feedline::spec::SourceKind;
 use feedline::store::{Files, Store};
 use feedline::{Error, Spec, source};
 use serde_json::{Map, Value, json};

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub(crate) use feedline::internals::spec::read::show_count;
+pub(crate) use feedline::internals::spec::show_count;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 

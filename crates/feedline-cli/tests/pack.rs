@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::command_line::{a_photo, command, complaint, feedline, fresh, json, photos, text};
-use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::pack::{Encoder, Subsampling};
 use serde_json::Value;
 
 fn name(path: &Path) -> &str {

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use feedline::deliver::dlpack::{self, Handed, Managed, ManagedVersioned};
+use feedline::internals::dlpack::{self, Handed, Managed, ManagedVersioned};
 use pyo3::exceptions::{PyBufferError, PyIndexError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -76,7 +76,7 @@ pub(crate) struct Array {
 }
 
 impl Array {
-    fn view(&self) -> PyResult<feedline::deliver::Array<'_>> {
+    fn view(&self) -> PyResult<feedline::Array<'_>> {
         self.batch.array(self.field).ok_or_else(|| PyIndexError::new_err("there is no such field"))
     }
 }

@@ -132,16 +132,8 @@ fn build(
         return Err(SpecError::new("transforms", "is not a list"));
     };
     for (at, op) in ops.into_iter().enumerate() {
-        let named = match op {
-            Json::String(op) => Some(OpSpec { op, params: Map::new() }),
-            Json::Object(mut params) => match params.shift_remove("op") {
-                Some(Json::String(op)) => Some(OpSpec { op, params }),
-                _ => None,
-            },
-            _ => None,
-        };
-        let wrong = || SpecError::new(format!("transforms[{}]", first + at), "is no op");
-        spec.transforms.push(named.ok_or_else(wrong)?);
+        let wrong = |_| SpecError::new(format!("transforms[{}]", first + at), "is no op");
+        spec.transforms.push(OpSpec::from_value(op).map_err(wrong)?);
     }
     Stages::new(&spec, first)
 }

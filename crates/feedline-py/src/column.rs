@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code)]
 
-use feedline::deliver;
+use feedline::Array;
+use feedline::internals::dlpack;
 use feedline::sample::DType;
 use feedline::source::{ArrayData, Column};
 use pyo3::exceptions::PyTypeError;
@@ -88,15 +89,13 @@ pub(crate) fn hash_arrays(
     let names = arrays.into_iter().map(|(name, _, row_shape, _)| (name, row_shape));
     let parts: Vec<_> = names.zip(lent).collect();
     Ok(py.detach(|| {
-        deliver::hash_arrays(parts.iter().map(|((name, row_shape), (dtype, shape, data))| {
-            deliver::Array {
-                name,
-                dtype: *dtype,
-                rows: shape.first().copied().unwrap_or(0),
-                row_shape,
-                row_strides: &[],
-                bytes: data.bytes(),
-            }
+        dlpack::hash_arrays(parts.iter().map(|((name, row_shape), (dtype, shape, data))| Array {
+            name,
+            dtype: *dtype,
+            rows: shape.first().copied().unwrap_or(0),
+            row_shape,
+            row_strides: &[],
+            bytes: data.bytes(),
         }))
     }))
 }

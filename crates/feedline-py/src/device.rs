@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use feedline::deliver::device::{self, Event, PageLock, cuda};
-use feedline::deliver::dlpack::{self, Managed, ManagedVersioned};
+use feedline::internals::device::{Event, PageLock, cuda};
+use feedline::internals::dlpack::{self, Managed, ManagedVersioned};
 use pyo3::exceptions::{PyBufferError, PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
@@ -24,11 +24,11 @@ pub(crate) fn cuda_problem(py: Python<'_>, device: i32) -> Option<String> {
 /// Samples that were made together, on a device.
 #[pyclass(frozen, module = "feedline._native")]
 pub(crate) struct DeviceBatch {
-    batch: Arc<device::DeviceBatch>,
+    batch: Arc<feedline::device::DeviceBatch>,
 }
 
 impl DeviceBatch {
-    pub(crate) fn new(batch: Arc<device::DeviceBatch>) -> Self {
+    pub(crate) fn new(batch: Arc<feedline::device::DeviceBatch>) -> Self {
         DeviceBatch { batch }
     }
 }
@@ -72,12 +72,12 @@ impl DeviceBatch {
 /// interface, and keeps the whole batch alive as long as somebody uses it.
 #[pyclass(frozen, module = "feedline._native")]
 pub(crate) struct DeviceArray {
-    batch: Arc<device::DeviceBatch>,
+    batch: Arc<feedline::device::DeviceBatch>,
     field: usize,
 }
 
 impl DeviceArray {
-    fn field(&self) -> PyResult<&feedline::internals::layout::BatchField> {
+    fn field(&self) -> PyResult<&feedline::BatchField> {
         let field = self.batch.fields().get(self.field);
         field.ok_or_else(|| PyIndexError::new_err("there is no such field"))
     }
@@ -206,7 +206,7 @@ pub(crate) fn pin(
     }
     let pinned = py.detach(|| {
         let number = device.map_or_else(cuda::preferred, Ok)?;
-        let device: Arc<dyn device::Device> = cuda::Cuda::open(number)?;
+        let device: Arc<dyn feedline::device::Device> = cuda::Cuda::open(number)?;
         let used = Event::new(&device)?;
         // SAFETY: the caller's promise; the driver itself refuses what is not mapped.
         let lock = unsafe { PageLock::new(&device, address as *mut u8, bytes)? };

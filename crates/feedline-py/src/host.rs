@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::time::Instant;
 
-use feedline::internals::observe::{Activity, Span};
 use feedline::internals::tune::{Evidence, Feed, Spread};
+use feedline::stats::{Activity, Span};
 use feedline::{Error, Result};
 use feedline_cli::{Host, ObjectFacts, OpenFeed};
 use pyo3::prelude::*;

@@ -35,14 +35,14 @@ fn main(py: Python<'_>, arguments: Vec<OsString>) -> i32 {
 /// The name of the image format whose files begin like this, if there is one.
 #[pyfunction]
 fn image_format(start: &[u8]) -> Option<&'static str> {
-    feedline::sample::ImageFormat::sniff(start).map(|format| format.name())
+    feedline::internals::decode::ImageFormat::sniff(start).map(|format| format.name())
 }
 
 /// The native part of feedline; use the package `feedline`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    let endings = feedline::sample::EXTENSIONS.iter().map(|ending| format!(".{ending}"));
+    let endings = feedline::internals::decode::EXTENSIONS.iter().map(|ending| format!(".{ending}"));
     module.add("IMAGE_ENDINGS", PyTuple::new(module.py(), endings.collect::<Vec<_>>())?)?;
     let endings = feedline::spec::SourceFormat::endings().map(|ending| format!(".{ending}"));
     module.add("SET_ENDINGS", PyTuple::new(module.py(), endings.collect::<Vec<_>>())?)?;

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use feedline::deliver::device;
-use feedline::internals::engine::Stats;
+use feedline::device;
+use feedline::internals::device::cuda;
 use feedline::internals::output_file;
 use feedline::source::Arrays;
 use feedline::spec::SourceKind;
+use feedline::stats::Stats;
 use feedline::{Error, Spec};
 use feedline_view::live::About;
 use pyo3::prelude::*;
@@ -86,8 +87,8 @@ impl Running {
             return Ok(Running::Device(Box::new(loader)));
         }
         if pin {
-            let number = device::cuda::preferred()?;
-            loader.pin(device::cuda::Cuda::open(number)?);
+            let number = cuda::preferred()?;
+            loader.pin(cuda::Cuda::open(number)?);
         }
         Ok(Running::Host(Box::new(loader)))
     }

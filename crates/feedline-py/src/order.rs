@@ -1,8 +1,8 @@
 //! The engine's order for samples that Python makes.
 
 use feedline::internals::engine::Schedule;
-use feedline::internals::order::{MOST_EPOCHS, Pick, Row, State};
-use feedline::{Error, Spec};
+use feedline::internals::order::{MOST_EPOCHS, Pick, Row};
+use feedline::{Error, Spec, State};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use serde_json::{Value, json};

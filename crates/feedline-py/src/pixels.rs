@@ -171,12 +171,6 @@ pub(crate) fn drawn_mix(
 
 /// `[{"op": "Resize", "size": 224}, ...]`.
 fn ops(json: &str) -> PyResult<Vec<OpSpec>> {
-    let list: Vec<serde_json::Map<String, serde_json::Value>> =
-        serde_json::from_str(json).map_err(invalid)?;
-    list.into_iter()
-        .map(|mut params| match params.shift_remove("op") {
-            Some(serde_json::Value::String(op)) => Ok(OpSpec { op, params }),
-            _ => Err(invalid("an op has no name")),
-        })
-        .collect()
+    let list: Vec<serde_json::Value> = serde_json::from_str(json).map_err(invalid)?;
+    list.into_iter().map(|op| OpSpec::from_value(op).map_err(invalid)).collect()
 }

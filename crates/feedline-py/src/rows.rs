@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use feedline::internals::layout::Variable;
+use feedline::Variable;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -21,7 +21,7 @@ impl Rows {
         Rows { batch, field }
     }
 
-    fn view(&self) -> PyResult<feedline::deliver::Ragged<'_>> {
+    fn view(&self) -> PyResult<feedline::Ragged<'_>> {
         self.batch.ragged(self.field).ok_or_else(|| PyIndexError::new_err("there is no such field"))
     }
 }

@@ -1,6 +1,7 @@
 //! Tuning while it runs, for loaders whose threads run Python.
 
-use feedline::internals::tune::{self, Budget, Reading, Tuning};
+use feedline::internals::tune::{self, Budget, Reading};
+use feedline::stats::Tuning;
 use pyo3::prelude::*;
 use serde_json::json;
 
@@ -18,13 +19,7 @@ impl Controller {
     /// Begins with `workers`, which are also the most.
     #[new]
     fn new(workers: u64, prefetch: u64) -> Self {
-        let tuning = Tuning {
-            auto: true,
-            num_workers: workers,
-            most_workers: workers,
-            prefetch,
-            ..Tuning::default()
-        };
+        let tuning = Tuning::begun(workers, prefetch);
         Controller { most: workers, prefetch, inside: None, tuning }
     }
 

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use feedline::internals::catalog::PackedField;
-use feedline::internals::decode::Format;
-use feedline::internals::pack::record::WriteOptions;
-use feedline::internals::pack::shards::{Limit, SHARD_BYTES};
+use feedline::internals::decode::ImageFormat;
+use feedline::internals::pack::SHARD_BYTES;
+use feedline::pack::Limit;
+use feedline::pack::WriteOptions;
 use feedline::pack::{self, Datum, WriterOptions};
 use feedline::sample::DType;
 use feedline::spec::SourceFormat;
@@ -124,7 +125,7 @@ impl Writer {
                     })?;
                     Datum::Array(dtype, shape, bytes.as_bytes())
                 }
-                Held::Bytes(bytes) => match Format::sniff(bytes.as_bytes()) {
+                Held::Bytes(bytes) => match ImageFormat::sniff(bytes.as_bytes()) {
                     Some(_) => Datum::Image(bytes.as_bytes()),
                     None => Datum::Bytes(bytes.as_bytes()),
                 },

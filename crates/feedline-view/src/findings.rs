@@ -2,8 +2,8 @@
 //! the page and the plots share.
 
 use crate::benchmark::{Benchmark, Interval};
-use feedline::internals::observe::{Activity, Span};
 use feedline::internals::tune::{Diagnosis, Machine, Run, TrainStep, Verdict, Workload};
+use feedline::stats::{Activity, Span};
 use serde::Serialize;
 use serde_json::Value;
 

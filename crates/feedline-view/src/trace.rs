@@ -6,8 +6,8 @@
 
 use std::io::{self, Write};
 
-use feedline::internals::observe::Span;
 use feedline::internals::tune::Run;
+use feedline::stats::Span;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -132,7 +132,7 @@ fn untangled(spans: &[Span]) -> Vec<(Span, u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use feedline::internals::observe::Activity;
+    use feedline::stats::Activity;
 
     use super::*;
 

@@ -17,16 +17,16 @@ use crate::spec::SourceFormat;
 use crate::store::{Handle, Local, Reader, Store};
 
 /// The description's name.
-pub const FILE: &str = "feedline.json";
+pub(crate) const FILE: &str = "feedline.json";
 
 /// The name of the list of files: a JSON object a line.
-pub const LIST: &str = "feedline-files.jsonl";
+pub(crate) const LIST: &str = "feedline-files.jsonl";
 
 /// The table of paths and labels of a set that was packed from one.
-pub const TABLE: &str = "manifest.csv";
+pub(crate) const TABLE: &str = "manifest.csv";
 
 /// The format that this build writes and reads.
-pub const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// The key of the description's own checksum, which sets of earlier versions lack.
 const CHECKSUM: &str = "xxh3";
@@ -249,7 +249,7 @@ pub(crate) fn read_note(path: &Path) -> std::io::Result<String> {
 }
 
 /// The lines of a file, each of at most 1 MB.
-pub fn lines(path: &Path) -> std::io::Result<impl Iterator<Item = std::io::Result<String>>> {
+pub(crate) fn lines(path: &Path) -> std::io::Result<impl Iterator<Item = std::io::Result<String>>> {
     Ok(lines_of(Local.open(path)?))
 }
 
@@ -457,7 +457,7 @@ pub(crate) fn write_list(
 }
 
 /// Length and xxh3 of a file, read piece by piece.
-pub fn checksum(path: &Path) -> Result<(u64, u64)> {
+pub(crate) fn checksum(path: &Path) -> Result<(u64, u64)> {
     let file = Local.open(path).map_err(failed("cannot open", path))?;
     checksum_of(file).map_err(failed("cannot read", path))
 }

@@ -7,7 +7,7 @@ mod convert;
 mod resize;
 
 pub use convert::{Layout, Pointwise, convert};
-pub use resize::{Axis, Target, Workspace, resize};
+pub(crate) use resize::{Axis, Target, Workspace, resize};
 
 use crate::buffer::Slab;
 use crate::error::Fault;

@@ -31,7 +31,7 @@ impl Variable {
 /// Where a row of no fixed length lies: which of the batch's tails, from which byte on, and how
 /// many bytes. In the batch's own memory these three numbers stand for it, and its shape after them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// The tail's number.
     pub tail: u64,
     /// The first byte.
@@ -42,6 +42,7 @@ pub struct Entry {
 
 /// One field of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BatchField {
     /// Its name.
     pub name: String,
@@ -61,7 +62,7 @@ pub struct BatchField {
 
 /// How a batch lies in memory: field after field, each aligned, each with its rows in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct BatchLayout {
+pub(crate) struct BatchLayout {
     fields: Vec<BatchField>,
     rows: usize,
     bytes: usize,
@@ -70,14 +71,14 @@ pub struct BatchLayout {
 impl BatchLayout {
     /// An empty layout for batches of up to `rows` rows.
     #[must_use]
-    pub fn new(rows: usize) -> Self {
+    pub(crate) fn new(rows: usize) -> Self {
         BatchLayout { fields: Vec::new(), rows, bytes: 0 }
     }
 
     /// Adds a field whose rows have `shape` in C order; `None` if the batch would be larger
     /// than memory can be.
     #[must_use]
-    pub fn push(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Option<()> {
+    pub(crate) fn push(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Option<()> {
         let mut strides = vec![1usize; shape.len()];
         for axis in (1..shape.len()).rev() {
             strides[axis - 1] = strides[axis].checked_mul(shape[axis])?;
@@ -129,19 +130,19 @@ impl BatchLayout {
 
     /// The fields in order.
     #[must_use]
-    pub fn fields(&self) -> &[BatchField] {
+    pub(crate) fn fields(&self) -> &[BatchField] {
         &self.fields
     }
 
     /// Bytes of a full batch.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Rows of a full batch.
     #[must_use]
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 }

@@ -53,8 +53,8 @@
 //! | iterate | [`Loader::epoch`], or [`Loader::begin_epoch`] and [`Loader::next_batch`] |
 //! | go to an epoch | [`Loader::set_epoch`] |
 //! | save and resume | [`Loader::state`], [`Loader::resume`] |
-//! | read a batch | [`Batch::get`], [`deliver::Array::as_slice`] |
-//! | get batches on a GPU | [`deliver::device::open`] and [`DeviceLoader::new`] |
+//! | read a batch | [`Batch::get`], [`Array::as_slice`] |
+//! | get batches on a GPU | [`device::open`] and [`DeviceLoader::new`] |
 //! | see what is slow | [`Loader::stats`] |
 //!
 //! # Transforms
@@ -89,11 +89,13 @@ mod canonical;
 mod catalog;
 mod collate;
 mod decode;
-pub mod deliver;
+mod deliver;
 mod engine;
 pub mod error;
 mod guard;
 mod image;
+#[doc(hidden)]
+pub mod internals;
 mod layout;
 mod observe;
 mod order;
@@ -107,89 +109,23 @@ pub mod store;
 mod transform;
 mod tune;
 
-pub use deliver::Batch;
+pub use deliver::{Array, Batch, Element, Ragged, RunHash};
 pub use engine::{Builder, DeviceLoader, Epoch, Loader};
 pub use error::{DeviceError, Error, Fault, Result, SampleError, SpecError};
 pub use layout::{BatchField, Variable};
 pub use order::State;
 pub use spec::Spec;
 
+/// Batches in a device's memory, for [`DeviceLoader`].
+pub mod device {
+    pub use crate::deliver::device::{Device, DeviceBatch, Handle, PrefetchStats, open};
+}
+
 /// What [`Loader::stats`] and [`Loader::monitor`] report.
 pub mod stats {
     pub use crate::engine::{FlowStats, Monitor, Stats};
     pub use crate::observe::{Activity, PartStats, PlaceStats, Quantiles, Span, WorkStats};
     pub use crate::tune::{Decision, Knob, Tuning};
-}
-
-/// What only this project's own crates (command, pages, Python package), tests and benchmarks use.
-/// It may change in any release.
-#[doc(hidden)]
-pub mod internals {
-    /// What a packed set says of itself.
-    pub mod catalog {
-        pub use crate::catalog::*;
-    }
-    pub mod decode {
-        pub use crate::decode::*;
-    }
-    pub mod engine {
-        pub use crate::engine::*;
-    }
-    pub mod image {
-        pub use crate::image::*;
-    }
-    pub mod layout {
-        pub use crate::layout::*;
-    }
-    pub mod order {
-        pub use crate::order::*;
-    }
-    pub mod observe {
-        pub use crate::observe::*;
-    }
-    /// Files that a run writes, never through a link.
-    pub mod output_file {
-        pub use crate::output_file::*;
-    }
-    pub mod pack {
-        pub use crate::pack::create;
-        pub use crate::pack::temporary::TemporaryFolder;
-        pub mod files {
-            pub use crate::pack::files::*;
-        }
-        pub mod jpeg {
-            pub use crate::pack::jpeg::*;
-        }
-        pub mod raw {
-            pub use crate::pack::raw::*;
-        }
-        pub mod record {
-            pub use crate::pack::record::*;
-        }
-        pub mod recut {
-            pub use crate::pack::recut::*;
-        }
-        pub mod shards {
-            pub use crate::pack::shards::*;
-        }
-    }
-    pub mod random {
-        pub use crate::random::*;
-    }
-    pub mod spec {
-        pub mod read {
-            pub use crate::spec::read::*;
-        }
-        pub mod show {
-            pub use crate::spec::show::*;
-        }
-    }
-    pub mod transform {
-        pub use crate::transform::*;
-    }
-    pub mod tune {
-        pub use crate::tune::*;
-    }
 }
 
 /// The README's Rust code, compiled with the tests.

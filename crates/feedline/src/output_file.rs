@@ -118,7 +118,7 @@ impl Drop for Replacement {
 }
 
 /// Writes a file so that it is never seen half written.
-pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let replacement = Replacement::begin(path)?;
     replacement.file().write_all(bytes)?;
     replacement.finish()

@@ -1,12 +1,12 @@
 //! What flows: element types, fields, and where a sample's bytes lie.
 
-mod image_format;
+pub(crate) mod image_format;
 mod raw_index;
 
 use std::path::Path;
 
-pub use image_format::{EXTENSIONS, ImageFormat};
-pub use raw_index::{RawIndex, RawRecord};
+pub(crate) use image_format::{EXTENSIONS, ImageFormat};
+pub(crate) use raw_index::{RawIndex, RawRecord};
 
 use crate::error::Fault;
 

@@ -8,7 +8,7 @@ mod damaged;
 use damaged::{SUBSAMPLINGS, picture};
 use feedline::internals::decode::{ColorMode, DecodeOptions, Decoder, probe};
 use feedline::internals::image::{Excerpt, Pixels, Region, Scratch};
-use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::pack::{Encoder, Subsampling};
 use feedline::internals::random::Draws;
 
 /// A filled byte between two markers is allowed and means nothing, but it is not plain: such a

@@ -369,7 +369,8 @@ fn chunks_of_zarr_are_bounded() {
 
 /// A file of one chunk of a thousand equal rows.
 fn hdf5_rows(path: &Path, row: &[u8]) {
-    use feedline::internals::pack::record::{Given, Record, WriteOptions};
+    use feedline::internals::pack::{Given, Record};
+    use feedline::pack::WriteOptions;
     use feedline::sample::{DType, Field, FieldKind};
     let kind = FieldKind::Array { dtype: DType::U8, shape: vec![row.len()] };
     let options = WriteOptions {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use crate::support::{Folder, jpeg};
 use feedline::internals::engine::opening;
-use feedline::internals::pack::record::{Given, Record, WriteOptions};
+use feedline::internals::pack::{Given, Record};
+use feedline::pack::WriteOptions;
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{FieldChoice, FieldRole, SourceFormat, SourceKind, Spec};

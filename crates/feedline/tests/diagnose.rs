@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::support::{Folder, jpeg, over_local};
 use feedline::error::Fault;
 use feedline::internals::engine::{Diagnose, Pack, PackOptions};
-use feedline::internals::pack::shards::Limit;
 use feedline::internals::tune::{
     Advice, Cause, Diagnosis, Evidence, Machine, Resource, StallBar, TrainStep, Verdict, judge,
     stage_rows,
 };
+use feedline::pack::Limit;
 use feedline::pack::WriteOptions;
 use feedline::sample::{DType, Location, Room};
 use feedline::source::{Arrays, Column};
@@ -176,47 +176,51 @@ fn inject(name: &str, data: &Data) -> Option<Diagnosis> {
     Some(match name {
         "a store of 100 kB per second" => {
             let store = Throttled::new(files(), 100_000);
-            plain(data.small().store(Arc::new(store)).diagnose())
+            plain(Diagnose::of(data.small().store(Arc::new(store))))
         }
-        "reads that take 40 ms" => plain(data.small().store(delayed(40)).diagnose()),
-        "the same from shards" => plain(data.shards().store(delayed(40)).diagnose()),
+        "reads that take 40 ms" => plain(Diagnose::of(data.small().store(delayed(40)))),
+        "the same from shards" => plain(Diagnose::of(data.shards().store(delayed(40)))),
         "one slow shard" => {
             let store = Arc::new(slow_requests(100).only("000003"));
-            run(data.shards().store(store).diagnose().step(STEP).seconds(6.0))
+            run(Diagnose::of(data.shards().store(store)).step(STEP).seconds(6.0))
         }
         "one slow folder" => {
             let store = Arc::new(slow_requests(100).only("class4"));
-            plain(data.small().store(store).diagnose())
+            plain(Diagnose::of(data.small().store(store)))
         }
-        "slow decoding" => plain(data.large().num_workers(cores).diagnose()),
+        "slow decoding" => plain(Diagnose::of(data.large().num_workers(cores))),
         "a heavy transform" => {
             let mut builder = data.small().batch_size(16).num_workers(cores);
             for _ in 0..4 {
                 let blur = OpSpec::new("GaussianBlur").with("kernel_size", 41).with("sigma", 9.0);
                 builder = builder.transform(blur);
             }
-            plain(builder.diagnose())
+            plain(Diagnose::of(builder))
         }
         // Room for one image of 1600 x 1200 at a time, and four workers that want one.
-        "a tiny memory budget" => plain(data.large().num_workers(4).memory(11_000_000).diagnose()),
+        "a tiny memory budget" => {
+            plain(Diagnose::of(data.large().num_workers(4).memory(11_000_000)))
+        }
         "one core of several" | "one worker" | "no workers" if cores == 1 => return None,
         "one core of several" => {
-            return on_one_core(|| plain(data.large().num_workers(2).diagnose()));
+            return on_one_core(|| plain(Diagnose::of(data.large().num_workers(2))));
         }
-        "one worker" => plain(data.large().num_workers(1).diagnose()),
-        "no workers" => plain(data.large().num_workers(0).diagnose()),
-        "sixteen workers for each core" => plain(data.large().num_workers(16 * cores).diagnose()),
+        "one worker" => plain(Diagnose::of(data.large().num_workers(1))),
+        "no workers" => plain(Diagnose::of(data.large().num_workers(0))),
+        "sixteen workers for each core" => {
+            plain(Diagnose::of(data.large().num_workers(16 * cores)))
+        }
         "epochs that are left early" => {
             let builder = data.small().store(delayed(20)).num_workers(4);
-            run(builder.diagnose().batches(2).step(TrainStep::Fixed(0.15)).seconds(6.0))
+            run(Diagnose::of(builder).batches(2).step(TrainStep::Fixed(0.15)).seconds(6.0))
         }
         "large rows to copy" => {
             let builder = Loader::over(arrays(32, 4_000_000)).batch_size(8);
-            plain(builder.num_workers(cores).diagnose())
+            plain(Diagnose::of(builder.num_workers(cores)))
         }
         "a trainer that is slow" => {
             let builder = Loader::over(arrays(64, 1000)).batch_size(4).num_workers(1);
-            run(builder.diagnose().step(TrainStep::Fixed(0.1)).seconds(5.0))
+            run(Diagnose::of(builder).step(TrainStep::Fixed(0.1)).seconds(5.0))
         }
         other => panic!("nothing injects {other}"),
     })
@@ -344,7 +348,7 @@ fn a_slow_store_is_named_in_every_format() {
             true => builder,
             false => builder.transform(OpSpec::new("CenterCrop").with("size", 64)),
         };
-        let diagnosis = run(builder.diagnose().step(STEP).seconds(3.0));
+        let diagnosis = run(Diagnose::of(builder).step(STEP).seconds(3.0));
         let verdict = &diagnosis.verdict;
         println!("{:<10} {:?}: {}", format.name(), verdict.cause, verdict.sentence);
         let reads = [Cause::ReadBandwidth, Cause::ReadLatency, Cause::SlowPlace];
@@ -405,7 +409,7 @@ fn parts_are_taken_out_of_the_way() {
     let _alone = alone();
     let data = Data::new();
     let store = Arc::new(slow_requests(100));
-    let diagnosis = run(data.small().store(store).diagnose().step(STEP).seconds(3.0));
+    let diagnosis = run(Diagnose::of(data.small().store(store)).step(STEP).seconds(3.0));
     reading_takes_most(&diagnosis.evidence);
     let real = diagnosis.ceilings.real.unwrap();
     assert!(diagnosis.stages[2].measured_if_free.unwrap() < 3.0 * real, "reading stays");
@@ -429,7 +433,7 @@ fn it_measures_each_part_and_can_be_ended_early() {
         let builder = Loader::builder(folder.path()).transform(crop).batch_size(4);
         builder.num_workers(2).store(Arc::new(slow_requests(1)))
     };
-    let diagnosis = run(builder().diagnose().step(STEP).seconds(0.5));
+    let diagnosis = run(Diagnose::of(builder()).step(STEP).seconds(0.5));
     let ceilings = diagnosis.ceilings;
     assert!(ceilings.real.is_some() && ceilings.replayed.is_some(), "{ceilings:?}");
     assert_eq!(diagnosis.ceilings, diagnosis.evidence.ceilings);
@@ -442,7 +446,7 @@ fn it_measures_each_part_and_can_be_ended_early() {
     assert_eq!(diagnosis.verdict, judge(&diagnosis.evidence));
 
     let mut asked = 0;
-    let ended = builder().diagnose().run("x", Machine::default(), &mut |_, _| {
+    let ended = Diagnose::of(builder()).run("x", Machine::default(), &mut |_, _| {
         asked += 1;
         asked < 3
     });
@@ -483,7 +487,7 @@ fn no_part_is_fast_because_of_what_another_one_has_read() {
     let crop = OpSpec::new("CenterCrop").with("size", 64);
     let builder = Loader::builder(many.path()).transform(crop).batch_size(4).shuffle(true);
     let builder = builder.num_workers(2).store(store);
-    let diagnosis = run(builder.diagnose().step(STEP).seconds(2.0));
+    let diagnosis = run(Diagnose::of(builder).step(STEP).seconds(2.0));
     let verdict = &diagnosis.verdict;
     assert_eq!(verdict.cause, Cause::ReadLatency, "{verdict:#?}");
     let real = diagnosis.ceilings.real.unwrap();
@@ -531,7 +535,7 @@ fn no_part_is_measured_on_what_another_one_has_read() {
     let crop = OpSpec::new("CenterCrop").with("size", 32);
     let builder = Loader::builder(many.path()).transform(crop).batch_size(4).shuffle(true);
     let builder = builder.num_workers(2).store(store.clone());
-    let diagnose = builder.diagnose().step(STEP).seconds(0.5);
+    let diagnose = Diagnose::of(builder).step(STEP).seconds(0.5);
     let note = |part: &str| {
         part.clone_into(&mut store.part.lock().unwrap());
         true
@@ -564,7 +568,7 @@ fn without_decoding((width, height): (usize, usize), seconds: f64, gained: fn(f6
     };
     let found = |images: f64| {
         let kept = (images * (width * height * 3) as f64) as u64;
-        let diagnosis = run(builder().diagnose().step(STEP).seconds(seconds).kept(kept));
+        let diagnosis = run(Diagnose::of(builder()).step(STEP).seconds(seconds).kept(kept));
         let decode = diagnosis.stages.iter().find(|row| row.name == "decode").unwrap();
         let (real, free) = (diagnosis.ceilings.real.unwrap(), decode.measured_if_free);
         (free.map(|free| free / real), diagnosis.evidence)
@@ -605,7 +609,7 @@ fn what_packing_would_bring_is_what_it_brings() {
     let over = |path: &std::path::Path| {
         let crop = OpSpec::new("CenterCrop").with("size", 32);
         let builder = Loader::builder(path).transform(crop).batch_size(16).num_workers(cores);
-        run(builder.diagnose().step(STEP).seconds(4.0))
+        run(Diagnose::of(builder).step(STEP).seconds(4.0))
     };
     let mut tried = Vec::new();
     for _ in 0..3 {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Folder, arrays, photos, rows};
 use feedline::internals::random::Draws;
-use feedline::internals::tune::Knob;
 use feedline::spec::OpSpec;
+use feedline::stats::Knob;
 use feedline::{Builder, Loader, Spec, State};
 
 fn images(folder: &Folder) -> Builder {

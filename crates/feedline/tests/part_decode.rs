@@ -3,7 +3,7 @@
 
 use feedline::internals::decode::{ColorMode, DecodeOptions, Decoder, probe};
 use feedline::internals::image::{Excerpt, Pixels, Region, Scratch};
-use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::pack::{Encoder, Subsampling};
 use feedline::internals::random::Draws;
 
 /// Noise over gradients: every block differs from its neighbours, so a wrong one shows.

@@ -1,307 +1,413 @@
 //! The crate's public face is the list in `public-api.txt`: what joins or leaves it is seen in a
-//! review, and nothing becomes public by accident.
-#![allow(clippy::unwrap_used)]
+//! review, and nothing becomes public by accident. What stands in the list can be named from
+//! outside: no signature mentions a type that cannot.
 
-use std::collections::BTreeSet;
+#[path = "public_api/names.rs"]
+mod names;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
+use names::{Definition, Names, Target, is_hidden, is_public};
+use proc_macro2::{TokenStream, TokenTree};
+use quote::{ToTokens, quote};
+use syn::visit::Visit;
+use syn::visit_mut::VisitMut;
+use syn::{Attribute, Fields, ImplItem, Item, TraitItem, Type};
 
-/// Public for this project's own crates only.
-const HIDDEN: &str = "internals";
-
-fn crate_root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+/// The face of a crate: its lines, and what they mention that nobody outside can name.
+struct Face {
+    lines: BTreeSet<String>,
+    unnameable: BTreeSet<String>,
 }
 
-fn is(token: Option<&TokenTree>, word: &str) -> bool {
-    matches!(token, Some(TokenTree::Ident(ident)) if ident == word)
-}
+struct WithoutAttributes;
 
-fn is_sign(token: Option<&TokenTree>, sign: char) -> bool {
-    matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
-}
-
-fn braces(token: Option<&TokenTree>) -> Option<Vec<TokenTree>> {
-    match token {
-        Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
-            Some(group.stream().into_iter().collect())
-        }
-        _ => None,
+impl VisitMut for WithoutAttributes {
+    fn visit_attributes_mut(&mut self, attributes: &mut Vec<Attribute>) {
+        attributes.clear();
     }
 }
 
-fn text(tokens: &[TokenTree]) -> String {
-    tokens.iter().cloned().collect::<TokenStream>().to_string()
-}
+/// The paths in a type or signature.
+#[derive(Default)]
+struct Mentions(Vec<Vec<String>>);
 
-/// An item: its attributes, its words up to the body, and the body.
-struct Item {
-    attributes: String,
-    head: Vec<TokenTree>,
-    body: Option<Vec<TokenTree>>,
-}
-
-impl Item {
-    fn is_public(&self) -> bool {
-        let restricted = matches!(self.head.get(1), Some(TokenTree::Group(group))
-            if group.delimiter() == Delimiter::Parenthesis
-                && !is(self.head.first(), "fn"));
-        is(self.head.first(), "pub") && !restricted
-    }
-
-    /// The word that says what it is, and the name behind it.
-    fn kind(&self) -> Option<(String, String)> {
-        const KINDS: [&str; 9] =
-            ["struct", "enum", "trait", "union", "type", "mod", "use", "fn", "impl"];
-        let at = self.head.iter().position(|token| {
-            KINDS.iter().any(|kind| is(Some(token), kind)) || is(Some(token), "static")
-        });
-        let constant = self.head.iter().position(|token| is(Some(token), "const"));
-        let at = at.or(constant)?;
-        let name = self.head.get(at + 1).map_or(String::new(), ToString::to_string);
-        Some((self.head[at].to_string(), name))
+impl<'a> Visit<'a> for Mentions {
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        self.0.push(path.segments.iter().map(|segment| segment.ident.to_string()).collect());
+        syn::visit::visit_path(self, path);
     }
 }
 
-/// Splits a file or a body into its items; test code is passed over.
-fn items(tokens: Vec<TokenTree>) -> Vec<Item> {
-    let mut found = Vec::new();
-    let mut tokens = tokens.into_iter().peekable();
-    while tokens.peek().is_some() {
-        let mut attributes = String::new();
-        while is_sign(tokens.peek(), '#') {
-            tokens.next();
-            if is_sign(tokens.peek(), '!') {
-                tokens.next();
-            }
-            attributes += &tokens.next().map_or(String::new(), |group| group.to_string());
-        }
-        let (mut head, mut body) = (Vec::new(), None);
-        let mut assigned = false;
-        for token in tokens.by_ref() {
-            if is_sign(Some(&token), ';') {
-                break;
-            }
-            // A function's own `=` is one of its types: `impl Iterator<Item = T>`.
-            let function = head.iter().any(|token| is(Some(token), "fn"));
-            assigned |= is_sign(Some(&token), '=') && !function;
-            let group = braces(Some(&token));
-            // `use a::{b}` and `const X: T = { .. };` go on behind their braces.
-            let ends =
-                group.is_some() && !assigned && !head.iter().any(|token| is(Some(token), "use"));
-            if ends {
-                body = group;
-                break;
-            }
-            head.push(token);
-        }
-        if !attributes.replace(' ', "").contains("cfg(test)") {
-            found.push(Item { attributes, head, body });
-        }
-    }
-    found
-}
-
-/// Splits at commas that are not inside `<>`.
-fn between_commas(tokens: &[TokenTree]) -> Vec<Vec<TokenTree>> {
-    let (mut parts, mut part, mut depth) = (Vec::new(), Vec::new(), 0i32);
-    for token in tokens {
-        depth += i32::from(is_sign(Some(token), '<')) - i32::from(is_sign(Some(token), '>'));
-        if depth == 0 && is_sign(Some(token), ',') {
-            parts.push(std::mem::take(&mut part));
-        } else {
-            part.push(token.clone());
-        }
-    }
-    parts.push(part);
-    parts
-}
-
-/// A field or variant without attributes and comments, its own and those inside.
-fn without_attributes(tokens: &[TokenTree]) -> Vec<TokenTree> {
-    let mut kept = Vec::new();
-    let mut tokens = tokens.iter();
-    while let Some(token) = tokens.next() {
-        match token {
-            TokenTree::Punct(punct) if punct.as_char() == '#' => {
-                tokens.next();
-            }
-            TokenTree::Group(group) => {
-                let inner = without_attributes(&group.stream().into_iter().collect::<Vec<_>>());
-                kept.push(Group::new(group.delimiter(), inner.into_iter().collect()).into());
-            }
-            other => kept.push(other.clone()),
-        }
-    }
-    kept
-}
-
-/// An item up to its value, which does not belong to its face.
-fn declaration(head: &[TokenTree]) -> String {
-    // Only the first words decide: `=` may also stand between the angle brackets of a function.
-    let valued =
-        head.iter().take(3).any(|token| is(Some(token), "const") || is(Some(token), "static"))
-            && !head.iter().any(|token| is(Some(token), "fn"));
-    let end = head.iter().position(|token| valued && is_sign(Some(token), '='));
-    text(&without_attributes(&head[..end.unwrap_or(head.len())]))
-}
-
-/// All modules of the crate as (path, tokens), with whether they can be reached from outside.
-fn modules(
-    file: &Path,
-    path: &str,
-    reachable: bool,
-    tokens: Vec<TokenTree>,
-    found: &mut Vec<(String, bool, Vec<Item>)>,
-) {
-    let all = items(tokens);
-    let folder = match file.file_name().and_then(|name| name.to_str()) {
-        Some("lib.rs" | "mod.rs") => file.parent().unwrap().to_path_buf(),
-        _ => file.with_extension(""),
-    };
-    for item in &all {
-        let Some((_, name)) = item.kind().filter(|(kind, _)| kind == "mod") else { continue };
-        let hidden = path.is_empty() && name == HIDDEN;
-        let inner = reachable && item.is_public() && !hidden;
-        let place = if path.is_empty() { name.clone() } else { format!("{path}::{name}") };
-        if let Some(body) = &item.body {
-            modules(file, &place, inner, body.clone(), found);
+fn face(names: &Names) -> Face {
+    // The shortest public path of each definition, and further names for it.
+    let mut paths: BTreeMap<Definition, String> = BTreeMap::new();
+    let mut lines = BTreeSet::new();
+    let mut modules = VecDeque::from([(0, "feedline".to_owned())]);
+    let mut seen = BTreeSet::new();
+    while let Some((module, path)) = modules.pop_front() {
+        if !seen.insert(module) {
             continue;
         }
-        let candidates = [folder.join(format!("{name}.rs")), folder.join(&name).join("mod.rs")];
-        let Some(inner_file) = candidates.iter().find(|path| path.exists()) else { continue };
-        let text = fs::read_to_string(inner_file).unwrap();
-        let tokens: TokenStream = text.parse().unwrap();
-        modules(inner_file, &place, inner, tokens.into_iter().collect(), found);
+        for (name, target) in names.public(module) {
+            let place = format!("{path}::{name}");
+            match target {
+                Target::Module(inner) => modules.push_back((inner, place)),
+                Target::Item(at) => match paths.get(&at) {
+                    Some(first) => drop(lines.insert(format!("{place} = {first}"))),
+                    None => drop(paths.insert(at, place)),
+                },
+            }
+        }
     }
-    found.push((path.to_owned(), reachable, all));
+    let mut face = Face { lines, unnameable: BTreeSet::new() };
+    for (at, path) in &paths {
+        face.item(names, *at, path, &paths);
+    }
+    for (number, module) in names.modules.iter().enumerate() {
+        for item in &module.impls {
+            let Type::Path(of) = &*item.self_ty else { continue };
+            let of: Vec<_> = of.path.segments.iter().map(|part| part.ident.to_string()).collect();
+            for target in names.resolve(number, &of) {
+                let Target::Item(at) = target else { continue };
+                let Some(path) = paths.get(&at) else { continue };
+                if let Some((of_trait, _)) = &item.trait_ {
+                    let generics = &item.generics;
+                    let own = &item.self_ty;
+                    let shown = quote!(impl #generics #of_trait for #own);
+                    // A trait of the crate's own rooms is no part of its face.
+                    let inner: Vec<_> =
+                        of_trait.segments.iter().map(|part| part.ident.to_string()).collect();
+                    let local = names.resolve(number, &inner);
+                    let hidden = !local.is_empty()
+                        && !local.iter().any(
+                            |target| matches!(target, Target::Item(at) if paths.contains_key(at)),
+                        );
+                    // Neither is one for a type of them, as in `impl From<Own> for Shown`.
+                    let shown = quote_of(&shown);
+                    if !hidden && face.unnameable(names, number, &shown, &paths).is_empty() {
+                        face.lines.insert(format!("{path}: {shown}"));
+                    }
+                    continue;
+                }
+                for part in &item.items {
+                    match part {
+                        ImplItem::Fn(method)
+                            if is_public(&method.vis) && !is_hidden(&method.attrs) =>
+                        {
+                            let mut method = method.clone();
+                            WithoutAttributes.visit_signature_mut(&mut method.sig);
+                            face.line(names, number, path, &method.sig, &paths);
+                        }
+                        ImplItem::Const(constant) if is_public(&constant.vis) => {
+                            let (name, of) = (&constant.ident, &constant.ty);
+                            face.line(names, number, path, &quote!(const #name: #of), &paths);
+                        }
+                        // What a macro makes is seen by what it is given.
+                        ImplItem::Macro(made) => {
+                            let (name, given) = (&made.mac.path, without_docs(&made.mac.tokens));
+                            face.lines.insert(format!(
+                                "{path}: {}",
+                                quote_of(&quote!(#name! { #given }))
+                            ));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    face
 }
 
-/// The names that a `use` gives.
-fn leaves(tokens: &[TokenTree], names: &mut BTreeSet<String>) {
-    for part in between_commas(tokens) {
-        match part.last() {
-            Some(TokenTree::Ident(name)) => {
-                names.insert(name.to_string());
+impl Face {
+    /// Adds a line and what it mentions.
+    fn line(
+        &mut self,
+        names: &Names,
+        module: usize,
+        path: &str,
+        shown: &dyn ToTokens,
+        paths: &BTreeMap<Definition, String>,
+    ) {
+        let shown = shown.to_token_stream().to_string();
+        let shown = shown.trim_end_matches([';', ' ']);
+        self.lines.insert(format!("{path}: {shown}"));
+        self.mentions(names, module, path, shown, paths);
+    }
+
+    /// Notes the types of the crate in `shown` that have no public path.
+    fn mentions(
+        &mut self,
+        names: &Names,
+        module: usize,
+        path: &str,
+        shown: &str,
+        paths: &BTreeMap<Definition, String>,
+    ) {
+        for mentioned in self.unnameable(names, module, shown, paths) {
+            self.unnameable.insert(format!("{path}: {mentioned} in `{shown}`"));
+        }
+    }
+
+    fn unnameable(
+        &self,
+        names: &Names,
+        module: usize,
+        shown: &str,
+        paths: &BTreeMap<Definition, String>,
+    ) -> Vec<String> {
+        // Signatures, fields, variants and heads are parsed within what they stand in.
+        let forms = [
+            format!("trait X {{ {shown}; }}"),
+            format!("struct X {{ {shown} }}"),
+            format!("enum X {{ {shown} }}"),
+            format!("{shown} {{ }}"),
+            format!("{shown};"),
+        ];
+        let parsed = forms.iter().find_map(|form| syn::parse_str::<Item>(form).ok());
+        let Some(item) = parsed.filter(|item| !matches!(item, Item::Verbatim(_) | Item::Macro(_)))
+        else {
+            panic!("a line of an unknown form: {shown}");
+        };
+        let mut mentions = Mentions::default();
+        mentions.visit_item(&item);
+        let mut found = Vec::new();
+        for mentioned in mentions.0 {
+            for target in names.resolve(module, &mentioned) {
+                let Target::Item(at) = target else { continue };
+                match names.item(at) {
+                    _ if paths.contains_key(&at) => {}
+                    // An alias is shown as what it stands for.
+                    Item::Type(alias) => {
+                        let (name, generics, of) = (&alias.ident, &alias.generics, &alias.ty);
+                        let shown = quote_of(&quote!(type #name #generics = #of));
+                        found.extend(self.unnameable(names, at.module, &shown, paths));
+                    }
+                    _ => found.push(mentioned.join("::")),
+                }
             }
-            Some(TokenTree::Group(group)) => {
-                leaves(&group.stream().into_iter().collect::<Vec<_>>(), names);
+        }
+        found
+    }
+
+    fn fields(
+        &mut self,
+        names: &Names,
+        module: usize,
+        path: &str,
+        fields: &Fields,
+        paths: &BTreeMap<Definition, String>,
+    ) {
+        for (number, field) in fields.iter().enumerate() {
+            if is_public(&field.vis) {
+                let (own, of) = (&field.ident, &field.ty);
+                let shown = match own {
+                    Some(name) => quote!(pub #name: #of),
+                    None => {
+                        let name = quote::format_ident!("field_{number}");
+                        quote!(pub #name: #of)
+                    }
+                };
+                self.line(names, module, path, &shown, paths);
+            }
+        }
+    }
+
+    fn item(
+        &mut self,
+        names: &Names,
+        at: Definition,
+        path: &str,
+        paths: &BTreeMap<Definition, String>,
+    ) {
+        let open = |attributes: &[Attribute]| {
+            let open =
+                attributes.iter().any(|attribute| attribute.path().is_ident("non_exhaustive"));
+            if open { " (non_exhaustive)" } else { "" }
+        };
+        let mut item = names.item(at).clone();
+        let module = at.module;
+        let head = match &item {
+            Item::Struct(item) => {
+                let (name, generics) = (&item.ident, &item.generics);
+                format!("{}{}", quote!(struct #name #generics), open(&item.attrs))
+            }
+            Item::Enum(item) => {
+                let (name, generics) = (&item.ident, &item.generics);
+                format!("{}{}", quote!(enum #name #generics), open(&item.attrs))
+            }
+            Item::Trait(item) => {
+                let (safety, name, generics) = (&item.unsafety, &item.ident, &item.generics);
+                let above = &item.supertraits;
+                quote!(#safety trait #name #generics: #above).to_string()
+            }
+            Item::Fn(item) => item.sig.to_token_stream().to_string(),
+            Item::Const(item) => {
+                let (name, of) = (&item.ident, &item.ty);
+                quote!(const #name: #of).to_string()
+            }
+            Item::Type(item) => {
+                let (name, generics, of) = (&item.ident, &item.generics, &item.ty);
+                quote!(type #name #generics = #of).to_string()
+            }
+            _ => panic!("{path}: an item of an unknown kind"),
+        };
+        self.lines.insert(format!("{path}: {head}"));
+        WithoutAttributes.visit_item_mut(&mut item);
+        match &item {
+            Item::Fn(item) => self.mentions(names, module, path, &quote_of(&item.sig), paths),
+            Item::Const(_) | Item::Type(_) => self.mentions(names, module, path, &head, paths),
+            Item::Struct(item) => self.fields(names, module, path, &item.fields, paths),
+            Item::Enum(item) => {
+                for variant in &item.variants {
+                    self.line(names, module, path, variant, paths);
+                }
+            }
+            Item::Trait(item) => {
+                let (name, generics, above) = (&item.ident, &item.generics, &item.supertraits);
+                let shown = quote_of(&quote!(trait #name #generics: #above));
+                self.mentions(names, module, path, &shown, paths);
+                for part in &item.items {
+                    match part {
+                        TraitItem::Fn(method) => {
+                            let provided =
+                                if method.default.is_some() { " (provided)" } else { "" };
+                            let signature = &method.sig;
+                            let shown = quote_of(signature);
+                            self.lines.insert(format!("{path}: {shown}{provided}"));
+                            self.mentions(names, module, path, &shown, paths);
+                        }
+                        other => self.line(names, module, path, other, paths),
+                    }
+                }
             }
             _ => {}
         }
     }
 }
 
-/// The type that an `impl` is for: the last name before its generics.
-fn implemented(head: &[TokenTree]) -> Option<(Option<String>, String)> {
-    let mut depth = 0i32;
-    let (mut of_trait, mut name) = (None, None);
-    for token in &head[1..] {
-        if is_sign(Some(token), '<') {
-            depth += 1;
-        } else if is_sign(Some(token), '>') {
-            depth -= 1;
-        } else if let (TokenTree::Ident(ident), 0) = (token, depth) {
-            match ident.to_string().as_str() {
-                "for" => of_trait = name.take(),
-                "where" => break,
-                "dyn" | "const" => {}
-                other => name = Some(other.to_owned()),
-            }
+/// What a macro is given, without attributes and comments.
+fn without_docs(tokens: &TokenStream) -> TokenStream {
+    let mut kept = TokenStream::new();
+    let mut tokens = tokens.clone().into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        let attribute = matches!(&token, TokenTree::Punct(sign) if sign.as_char() == '#')
+            && matches!(tokens.peek(), Some(TokenTree::Group(_)));
+        if attribute {
+            tokens.next();
+        } else {
+            kept.extend([token]);
         }
     }
-    Some((of_trait, name?))
+    kept
 }
 
-/// Every public item, a line each.
-fn public_items() -> Vec<String> {
-    let root = crate_root().join("src/lib.rs");
-    let tokens: TokenStream = fs::read_to_string(&root).unwrap().parse().unwrap();
-    let mut found = Vec::new();
-    modules(&root, "", true, tokens.into_iter().collect(), &mut found);
-    // What a private module holds is public where a public `use` names it.
-    let mut exported = BTreeSet::new();
-    for (_, _, items) in found.iter().filter(|(_, reachable, _)| *reachable) {
-        for item in items.iter().filter(|item| item.is_public()) {
-            match item.kind() {
-                Some((kind, _)) if kind == "use" => leaves(&item.head, &mut exported),
-                _ => {}
-            }
-        }
-    }
-    let mut types = BTreeSet::new();
-    let mut lines = BTreeSet::new();
-    for (path, reachable, items) in &found {
-        if path.split("::").next() == Some(HIDDEN) {
-            continue;
-        }
-        for item in items.iter().filter(|item| item.is_public()) {
-            let Some((kind, name)) = item.kind() else { continue };
-            if !(*reachable || exported.contains(&name)) || path.is_empty() && name == HIDDEN {
-                continue;
-            }
-            let open =
-                if item.attributes.contains("non_exhaustive") { " (non_exhaustive)" } else { "" };
-            lines.insert(format!("{path}: {}{open}", declaration(&item.head)));
-            if !["struct", "enum", "trait", "union"].contains(&kind.as_str()) {
-                continue;
-            }
-            types.insert(name.clone());
-            let body = item.body.clone().unwrap_or_default();
-            match kind.as_str() {
-                "trait" => {
-                    for method in self::items(body) {
-                        lines.insert(format!("{path}: {name}: {}", declaration(&method.head)));
-                    }
-                }
-                _ => {
-                    for part in between_commas(&body) {
-                        let part = without_attributes(&part);
-                        let restricted = matches!(part.get(1), Some(TokenTree::Group(_)));
-                        let shown = kind == "enum" || is(part.first(), "pub") && !restricted;
-                        if shown && !part.is_empty() {
-                            lines.insert(format!("{path}: {name}: {}", text(&part)));
-                        }
-                    }
-                }
-            }
-        }
-    }
-    for (path, _, items) in &found {
-        for item in items.iter().filter(|item| is(item.head.first(), "impl")) {
-            let Some((of_trait, name)) = implemented(&item.head) else { continue };
-            if !types.contains(&name) || of_trait.is_some() {
-                continue;
-            }
-            for method in self::items(item.body.clone().unwrap_or_default()) {
-                if method.is_public() {
-                    lines.insert(format!("{path}: {name}: {}", declaration(&method.head)));
-                }
-            }
-        }
-    }
-    lines.into_iter().collect()
+fn quote_of(tokens: &dyn ToTokens) -> String {
+    tokens.to_token_stream().to_string()
+}
+
+fn read(text: &str) -> Face {
+    face(&Names::read(text, Path::new("lib.rs")))
 }
 
 #[test]
 fn the_public_face_is_the_one_that_was_agreed_on() {
-    let path = crate_root().join("public-api.txt");
-    let now = public_items();
-    assert!(now.len() > 300, "only {} items were found", now.len());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = root.join("public-api.txt");
+    let Face { lines, unnameable } = face(&Names::of_crate(&root.join("src/lib.rs")));
+    assert!(lines.len() > 300, "only {} items were found", lines.len());
     if std::env::var_os("FEEDLINE_PIN").is_some() {
-        fs::write(&path, now.join("\n") + "\n").unwrap();
+        fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
     }
     let listed = fs::read_to_string(&path).unwrap();
-    let listed: BTreeSet<&str> = listed.lines().collect();
-    let now: BTreeSet<&str> = now.iter().map(String::as_str).collect();
-    let added: Vec<_> = now.difference(&listed).map(|line| format!("+ {line}")).collect();
-    let removed: Vec<_> = listed.difference(&now).map(|line| format!("- {line}")).collect();
+    let listed: BTreeSet<String> = listed.lines().map(str::to_owned).collect();
+    let added: Vec<_> = lines.difference(&listed).map(|line| format!("+ {line}")).collect();
+    let removed: Vec<_> = listed.difference(&lines).map(|line| format!("- {line}")).collect();
     assert!(
         added.is_empty() && removed.is_empty(),
         "\n{}\n\nThe public API changed. If an outside user needs it, list it with `FEEDLINE_PIN=1 cargo test \
          --release --workspace --test suite public_api` and say so in CHANGELOG.md; else make it pub(crate).\n",
         [added, removed].concat().join("\n")
     );
+    let unnameable: Vec<_> = unnameable.into_iter().collect();
+    assert!(
+        unnameable.is_empty(),
+        "\n{}\n\nNobody outside can name these types: export them beside what mentions them, or hide \
+         what does.\n",
+        unnameable.join("\n")
+    );
+}
+
+#[test]
+fn what_is_public_is_decided_by_its_path() {
+    let found = read(
+        "
+        mod hidden {
+            pub struct Writer { pub rows: usize, own: u8 }
+            impl Writer { pub fn begin(&self) -> usize { 0 } fn own(&self) {} }
+            pub fn helper() {}
+        }
+        mod shown {
+            pub struct Writer { pub columns: usize }
+            impl Writer { pub fn finish(self) {} setters! { width: u8 } }
+            pub struct Unlisted;
+            pub mod inner { pub enum Kind { A, B(super::Writer) } }
+        }
+        mod both { pub use super::shown::inner::*; pub(crate) use super::hidden::helper; }
+        pub use shown::Writer;
+        pub mod renamed { pub use crate::shown::inner::Kind as Sort; pub use crate::both::*; }
+        #[doc(hidden)] pub mod internals { pub use crate::hidden::*; }
+        #[doc(hidden)] pub fn left_out() {}
+        impl Iterator for shown::Writer { type Item = u8; }
+        #[cfg(test)] pub mod tests { pub struct Planted; }
+        ",
+    );
+    let expected = [
+        "feedline::Writer: fn finish (self)",
+        "feedline::Writer: impl Iterator for shown :: Writer",
+        "feedline::Writer: pub columns : usize",
+        "feedline::Writer: setters ! { width : u8 }",
+        "feedline::Writer: struct Writer",
+        "feedline::renamed::Kind: A",
+        "feedline::renamed::Kind: B (super :: Writer)",
+        "feedline::renamed::Kind: enum Kind",
+        "feedline::renamed::Sort = feedline::renamed::Kind",
+    ];
+    assert_eq!(found.lines.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+    assert!(found.unnameable.is_empty());
+}
+
+#[test]
+fn what_cannot_be_named_is_found_wherever_it_is_mentioned() {
+    let hidden = "mod hidden { pub struct Secret; pub trait Own {} } use hidden::Secret;";
+    for mention in [
+        "pub fn take(secret: &Secret) {}",
+        "pub fn give() -> Option<hidden::Secret> { None }",
+        "pub fn bounded<T: hidden::Own>(_: T) {}",
+        "pub struct Shown { pub secret: Vec<Secret> }",
+        "pub struct Tuple(pub Secret);",
+        "pub enum Shown { A { secret: Secret } }",
+        "pub trait Shown { fn make(&self) -> Secret; }",
+        "pub trait Shown: hidden::Own {}",
+        "pub trait Shown { type Of: hidden::Own; }",
+        "pub struct Shown; impl Shown { pub fn secret(&self) -> Secret { Secret } }",
+        "pub type Alias = Option<Secret>;",
+        "pub const SECRET: Secret = Secret;",
+        "type Alias<T> = Result<T, Secret>; pub fn fallible() -> Alias<u8> { Ok(1) }",
+    ] {
+        let found = read(&format!("{hidden} {mention}"));
+        assert_eq!(found.unnameable.len(), 1, "{mention}: {:?}", found.unnameable);
+    }
+    for fine in [
+        "pub struct Shown(Secret); impl hidden::Own for Shown {}",
+        "pub struct Shown; impl From<Secret> for Shown { fn from(_: Secret) -> Self { Shown } }",
+        "pub struct Shown; impl Shown { #[doc(hidden)] pub fn own(&self) -> Secret { Secret } }",
+        "type Alias<T> = Result<T, u8>; pub fn fallible() -> Alias<u8> { Ok(1) }",
+    ] {
+        let found = read(&format!("{hidden} {fine}"));
+        assert!(found.unnameable.is_empty(), "{fine}: {:?}", found.unnameable);
+    }
 }

@@ -4,8 +4,8 @@
 use feedline::error::Fault;
 use feedline::internals::decode::{DecodeOptions, Decoder, probe};
 use feedline::internals::image::{Pixels, Scratch};
-use feedline::internals::pack::jpeg::{Encoder, Subsampling};
-use feedline::internals::pack::recut::Recutter;
+use feedline::internals::pack::Recutter;
+use feedline::internals::pack::{Encoder, Subsampling};
 use feedline::internals::random::Draws;
 
 const KINDS: [(Subsampling, usize); 5] = [

@@ -3,7 +3,7 @@
 
 use feedline::internals::decode::{DecodeOptions, Decoder, probe};
 use feedline::internals::image::{Layout, Pixels, Scratch};
-use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::pack::{Encoder, Subsampling};
 use feedline::internals::random::Draws;
 use feedline::internals::transform::{Chain, ImageShape};
 use feedline::spec::OpSpec;

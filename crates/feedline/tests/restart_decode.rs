@@ -5,7 +5,7 @@
 use feedline::error::Fault;
 use feedline::internals::decode::{ColorMode, DecodeOptions, Decoder, probe};
 use feedline::internals::image::{Excerpt, Pixels, Region, Scratch};
-use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::pack::{Encoder, Subsampling};
 use feedline::internals::random::Draws;
 
 const KINDS: [(Subsampling, usize, usize); 5] = [

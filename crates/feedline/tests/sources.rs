@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::support::{self, Folder, arrays, photos};
 use feedline::internals::engine::{Pack, PackOptions, opening};
-use feedline::internals::pack::record::{Given, Record, WriteOptions};
+use feedline::internals::pack::{Given, Record};
+use feedline::pack::WriteOptions;
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{self, Source};
 use feedline::spec::{FieldChoice, SourceFormat, SourceKind, Spec};

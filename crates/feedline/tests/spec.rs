@@ -54,7 +54,7 @@ fn toml_json_and_builder_describe_the_same() {
         .num_samples(400)
         .last_batch(LastBatch::Pad)
         .rank(1, 4)
-        .layout(feedline::internals::image::Layout::ChannelsLast)
+        .layout(feedline::spec::Layout::ChannelsLast)
         .num_workers(3)
         .prefetch_factor(2)
         .memory(2_000_000_000)

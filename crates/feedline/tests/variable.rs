@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::support::{Folder, photos};
-use feedline::internals::layout::Variable;
+use feedline::Variable;
 use feedline::sample::{DType, Field, FieldKind, Room, Value};
 use feedline::source::{Blocks, Source};
 use feedline::spec::{DecodeSpec, OnError, OpSpec, OpenBlocks};

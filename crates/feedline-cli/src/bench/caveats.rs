@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use feedline::internals::spec::read::{show_bytes, show_count};
+use feedline::internals::spec::{show_bytes, show_count};
 use feedline::internals::tune::{Machine, Run, TrainStep};
 use feedline_view::benchmark::{Configuration, Warning, mean_and_deviation};
 

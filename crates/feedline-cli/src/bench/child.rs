@@ -9,11 +9,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use feedline::deliver::device::{self, DeviceBatch};
+use feedline::device::{self, DeviceBatch};
 use feedline::internals::engine::LoaderFeed;
-use feedline::internals::observe::Span;
 use feedline::internals::tune::{Evidence, Feed, MeasuredPart, Run, Workload, measure};
 use feedline::spec::{SourceKind, Subset};
+use feedline::stats::Span;
 use feedline::{DeviceLoader, Loader, Spec};
 use serde_json::Value;
 
@@ -260,10 +260,7 @@ impl Feed for DeviceFeed {
     }
 
     fn evidence(&mut self) -> Evidence {
-        self.loader
-            .loader()
-            .monitor()
-            .evidence_since(&feedline::internals::engine::Stats::default())
+        self.loader.loader().monitor().evidence_since(&feedline::stats::Stats::default())
     }
 
     fn timeline(&mut self) -> Vec<Vec<Span>> {

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use feedline::Spec;
-use feedline::spec::{OpSpec, read_file};
+use feedline::internals::spec::read_file;
+use feedline::spec::OpSpec;
 use serde_json::Value;
 
 use super::configurations::{Settings, Subject};

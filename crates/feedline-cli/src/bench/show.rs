@@ -1,7 +1,7 @@
 //! The result as a table, as CSV, as Markdown.
 
-use feedline::internals::spec::read::show_bytes;
-use feedline::internals::spec::show::{show_percent, show_time};
+use feedline::internals::spec::show_bytes;
+use feedline::internals::spec::{show_percent, show_time};
 use feedline::internals::tune::TrainStep;
 use feedline_view::benchmark::{Benchmark, Configuration, Summary};
 use serde_json::Value;

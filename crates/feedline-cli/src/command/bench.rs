@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use feedline::deliver::device::cuda;
-use feedline::internals::spec::read::parse_duration;
+use feedline::internals::device::cuda;
+use feedline::internals::spec::parse_duration;
 use feedline::internals::tune::{Machine, TrainStep, Workload};
 use feedline_view::Report;
 use feedline_view::benchmark::{Benchmark, Configuration};

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use feedline::deliver::device::{self, Measured};
-use feedline::internals::spec::read::{parse_bytes, show_bytes};
+use feedline::device;
+use feedline::internals::device::{Measured, copies, measure};
+use feedline::internals::spec::{parse_bytes, show_bytes};
 use feedline::sample::DType;
 use feedline::source::{Arrays, Column};
 use feedline::{DeviceLoader, Loader};
@@ -41,10 +42,10 @@ pub(crate) fn batch_bytes(text: &str) -> Result<u64, String> {
 impl Copies {
     pub(crate) fn run(self, output: &mut Output) -> Result<Outcome, Failure> {
         let device = device::open(&self.device).map_err(feedline::Error::from)?;
-        let copies = device::copies(self.rounds);
+        let copies = copies(self.rounds);
         let progress = output.progress(copies + BATCHES, "copies");
         let measured =
-            device::measure(&device, self.batch as usize, self.rounds, &|done| progress.set(done))?;
+            measure(&device, self.batch as usize, self.rounds, &|done| progress.set(done))?;
         let (batches_wrong, prefetched) =
             self.prefetch(device.clone(), &|done| progress.set(copies + done))?;
         progress.finish();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use feedline::internals::spec::read::parse_duration;
+use feedline::internals::spec::parse_duration;
 use feedline::internals::tune::{
     Diagnosis, GoingOn, Machine, Resource, StageRow, StallBar, TrainStep, Workload, diagnose_feed,
     shell_word,
@@ -168,7 +168,9 @@ impl Diagnose {
         let defaults = pipeline::bare_defaults();
         let spec = pipeline::describe(&self.target, defaults, self.flags(), &self.set)?;
         let named = self.named(&spec);
-        let diagnose = Loader::describe(spec).diagnose().step(step).seconds(self.seconds);
+        let diagnose = feedline::internals::engine::Diagnose::of(Loader::describe(spec))
+            .step(step)
+            .seconds(self.seconds);
         let mut diagnose = diagnose.named(named);
         if let Some(batches) = self.batches {
             diagnose = diagnose.batches(batches);

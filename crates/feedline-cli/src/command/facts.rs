@@ -3,7 +3,7 @@
 use feedline::internals::engine::{
     FieldFacts, Inspection, MOST_INFLATION, Mixing, Rate, SourceFacts,
 };
-use feedline::internals::spec::read::show_bytes;
+use feedline::internals::spec::show_bytes;
 use feedline::sample::FieldKind;
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use feedline::internals::engine::Inspection;
-use feedline::internals::spec::read::show_bytes;
+use feedline::internals::spec::show_bytes;
 use feedline::sample::FieldKind;
 use serde_json::{Value, json};
 

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use feedline::Spec;
 use feedline::internals::engine::{Expectation, Gain, Pack, PackOptions, Packed, transforms_until};
-use feedline::internals::image::Layout;
-use feedline::internals::pack::jpeg::Subsampling;
-use feedline::internals::pack::record::WriteOptions;
-use feedline::internals::pack::shards::Limit;
-use feedline::internals::spec::read::{parse_bytes, show_bytes};
+use feedline::internals::pack::Subsampling;
+use feedline::internals::spec::{parse_bytes, show_bytes};
+use feedline::pack::Limit;
+use feedline::pack::WriteOptions;
+use feedline::spec::Layout;
 use feedline::spec::{OpSpec, SourceFormat, SourceKind, Workers};
 use serde_json::{Value, json};
 
@@ -184,7 +184,12 @@ impl PackCommand {
             (None, Some(until)) if !until.eq_ignore_ascii_case("decode") => {
                 return Err(Failure::Usage("--until needs the pipeline: give --spec".to_owned()));
             }
-            _ => self.transforms.iter().filter_map(op).collect(),
+            _ => self
+                .transforms
+                .iter()
+                .cloned()
+                .filter_map(|op| OpSpec::from_value(op).ok())
+                .collect(),
         };
         let transformed = self.until.is_some() || !transforms.is_empty();
         let mut decode = spec.map_or(default.decode.clone(), |spec| spec.decode.clone());
@@ -491,13 +496,6 @@ fn show_packed(
 fn read_format(text: &str) -> Result<SourceFormat, String> {
     SourceFormat::to_write(text)
         .ok_or_else(|| format!("expected one of {}", SourceFormat::names(SourceFormat::writable())))
-}
-
-/// An op as [`pipeline::read_transform`] gives it.
-fn op(value: &Value) -> Option<OpSpec> {
-    let mut params = value.as_object()?.clone();
-    let op = params.shift_remove("op")?.as_str()?.to_owned();
-    Some(OpSpec { op, params })
 }
 
 fn read_size(text: &str) -> Result<u64, String> {

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use feedline::BatchField;
 use feedline::internals::engine::{LoaderFeed, Pack, PackOptions};
-use feedline::internals::layout::BatchField;
-use feedline::internals::spec::read::show_bytes;
-use feedline::internals::spec::show::{counted, show_percent, show_rate, show_time};
+use feedline::internals::spec::show_bytes;
+use feedline::internals::spec::{counted, show_percent, show_rate, show_time};
 use feedline::internals::tune::{self, Evidence, Run, TrainStep, Workload, measure};
 use feedline::spec::{OnError, SourceKind, SourceSpec, Subset, Workers};
 use feedline::{Error, Loader, Spec};

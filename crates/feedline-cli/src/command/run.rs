@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use feedline::deliver::RunHash;
+use feedline::RunHash;
 use feedline::internals::output_file;
-use feedline::internals::spec::read::{parse_duration, show_bytes};
+use feedline::internals::spec::{parse_duration, show_bytes};
 use feedline::spec::{LastBatch, OnError};
 use feedline::{Batch, Error, Loader, State};
 use serde_json::{Value, json};

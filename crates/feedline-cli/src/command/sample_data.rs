@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use feedline::internals::spec::read::show_bytes;
+use feedline::internals::spec::show_bytes;
 use feedline_sample_photos::SamplePhotos;
 use serde_json::json;
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use feedline::internals::engine::LoaderFeed;
-use feedline::internals::spec::read::{parse_bytes, show_bytes};
-use feedline::internals::spec::show::{counted, show_percent, show_rate};
+use feedline::internals::spec::{counted, show_percent, show_rate};
+use feedline::internals::spec::{parse_bytes, show_bytes};
 use feedline::internals::tune::{self, TrainStep, Workload, measure};
 use feedline::spec::Workers;
 use feedline::{Error, Loader, Spec};

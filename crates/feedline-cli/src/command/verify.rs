@@ -8,7 +8,7 @@ use std::time::Instant;
 use feedline::error::SampleError;
 use feedline::internals::catalog::{Catalog, Kind};
 use feedline::internals::output_file;
-use feedline::internals::spec::read::show_bytes;
+use feedline::internals::spec::show_bytes;
 use serde_json::{Value, json};
 
 use crate::output::{Failure, Outcome, Output};
@@ -198,7 +198,7 @@ impl Verify {
         let progress = output.progress(files, "files");
         let start = Instant::now();
         let mut bad = Vec::new();
-        let (files, bytes) = feedline::internals::pack::files::check(
+        let (files, bytes) = feedline::internals::pack::check(
             &self.target,
             packed,
             feedline::internals::decode::EXTENSIONS,

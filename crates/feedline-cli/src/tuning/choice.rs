@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use feedline::internals::spec::read::show_bytes;
-use feedline::internals::spec::show::{counted, show_percent, show_rate};
+use feedline::internals::spec::show_bytes;
+use feedline::internals::spec::{counted, show_percent, show_rate};
 use feedline::internals::tune::LEAST_MEMORY;
 use feedline_view::benchmark::Interval;
 

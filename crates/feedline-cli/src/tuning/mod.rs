@@ -15,7 +15,7 @@ pub(crate) use choice::Choice;
 pub(crate) use model::{Cost, Demand};
 pub(crate) use tried::{Stretch, Tried, Tunables};
 
-use feedline::internals::spec::show::{counted, show_percent, show_rate, show_time};
+use feedline::internals::spec::{counted, show_percent, show_rate, show_time};
 use feedline::internals::tune::{LEAST_MEMORY, TrainStep};
 
 use self::contest::Contest;

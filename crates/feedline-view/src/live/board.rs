@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use feedline::internals::engine::{Monitor, Stats};
 use feedline::internals::observe::Usage;
+use feedline::stats::{Monitor, Stats};
 use serde_json::{Value, json};
 
 use super::quarantine;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use feedline::internals::engine::Stats;
 use feedline::internals::tune::{Evidence, Executor, StageCost};
+use feedline::stats::Stats;
 use serde_json::Value;
 
 /// Counters and levels of a loader.

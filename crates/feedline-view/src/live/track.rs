@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use feedline::internals::engine::Stats;
 use feedline::internals::tune::{Evidence, Verdict, judge};
+use feedline::stats::Stats;
 use serde_json::Value;
 
 use super::board::{About, Look};

@@ -1,7 +1,7 @@
 //! Lines: throughput and wait against workers, memory over time.
 
 use crate::benchmark::Interval;
-use feedline::internals::spec::read::show_bytes;
+use feedline::internals::spec::show_bytes;
 use plotters::prelude::*;
 
 use super::{

@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use crate::benchmark::Interval;
-use feedline::internals::spec::read;
+use feedline::internals::spec as numbers;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::register_font;
@@ -351,7 +351,7 @@ fn show_count(value: f64) -> String {
         return format!("{value:.1}");
     }
     let sign = if value < -0.5 { "-" } else { "" };
-    format!("{sign}{}", read::show_count(value.abs().round_ties_even() as u64))
+    format!("{sign}{}", numbers::show_count(value.abs().round_ties_even() as u64))
 }
 
 fn show_percent(share: f64) -> String {

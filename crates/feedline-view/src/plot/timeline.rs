@@ -1,7 +1,7 @@
 //! The first seconds of a run, lane by lane.
 
-use feedline::internals::observe::{Activity, Span};
 use feedline::internals::tune::Run;
+use feedline::stats::{Activity, Span};
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 

@@ -1,10 +1,10 @@
 //! Results that nobody measured, for looking at pictures and testing them.
 
-use feedline::internals::observe::{Activity, Span};
 use feedline::internals::tune::{
     Advice, Cause, Ceilings, Diagnosis, Evidence, Machine, Resource, Run, Spread, StageCost,
     StageRow, StallBar, TrainStep, Verdict, Workload, judge,
 };
+use feedline::stats::{Activity, Span};
 use feedline_view::benchmark::{Benchmark, Configuration, Interval, Summary, Warning};
 use serde_json::json;
 

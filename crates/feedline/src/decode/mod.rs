@@ -37,7 +37,7 @@ mod webp_codes;
 use crate::error::Fault;
 use crate::guard::guarded;
 use crate::image::{Excerpt, Image, Scratch};
-pub use crate::sample::{EXTENSIONS, ImageFormat as Format};
+pub(crate) use crate::sample::{EXTENSIONS, ImageFormat as Format};
 
 /// What decoded pixels mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -13,7 +13,7 @@ use crate::layout::{BatchField, BatchLayout, Variable};
 use crate::sample::DType;
 
 /// Where a batch's memory goes when the program drops it.
-pub trait Home: Send + Sync {
+pub(crate) trait Home: Send + Sync {
     /// Takes the memory back.
     fn take_back(&self, memory: Arc<BatchMemory>);
 }
@@ -233,7 +233,7 @@ impl Batch {
 
     /// How it lies in memory.
     #[must_use]
-    pub fn layout(&self) -> &Arc<BatchLayout> {
+    pub(crate) fn layout(&self) -> &Arc<BatchLayout> {
         &self.layout
     }
 }

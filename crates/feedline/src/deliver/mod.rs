@@ -1,9 +1,10 @@
 //! The consumer's side: what a program gets and how long it may keep it; batches on a device.
 
-mod batch;
-pub mod device;
-pub mod dlpack;
+pub(crate) mod batch;
+pub(crate) mod device;
+pub(crate) mod dlpack;
 mod run_hash;
 
-pub use batch::{Array, Batch, Element, Home, Ragged, hash_arrays};
+pub(crate) use batch::Home;
+pub use batch::{Array, Batch, Element, Ragged};
 pub use run_hash::RunHash;

@@ -34,14 +34,14 @@ pub use flow::FlowStats;
 pub use jobs::diagnose::Diagnose;
 pub use jobs::feeding::LoaderFeed;
 pub use jobs::inspect::{
-    FieldFacts, FileFacts, Inspect, Inspection, MOST_INFLATION, Mixing, Seen, SourceFacts,
+    FieldFacts, Inspect, Inspection, MOST_INFLATION, Mixing, Seen, SourceFacts,
 };
-pub use jobs::pack::{Expectation, Gain, Pack, PackOptions, Packed, PackedPart, transforms_until};
+pub use jobs::pack::{Expectation, Gain, Pack, PackOptions, Packed, transforms_until};
 pub use jobs::trial::Rate;
-pub use jobs::verify::{Verified, Verify};
+pub use jobs::verify::Verify;
 pub use loader::{Builder, Epoch, Loader};
 pub use monitor::{Monitor, Stats};
 pub use plan::opening;
 pub use rank::auto_workers;
-pub use schedule::{Due, Schedule};
+pub use schedule::Schedule;
 pub use single::{Given, Ready, Stages, Workbench};

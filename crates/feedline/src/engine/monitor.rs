@@ -22,6 +22,7 @@ pub struct Monitor {
 
 /// What happened so far in a loader.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Counters and times.
     pub work: observe::WorkStats,
@@ -83,6 +84,7 @@ impl Monitor {
 
     /// What happened since `before`, as those want it who judge.
     #[must_use]
+    #[doc(hidden)]
     pub fn evidence_since(&self, before: &Stats) -> Evidence {
         evidence(&self.shared, before, &self.stats())
     }

@@ -11,6 +11,7 @@ use crate::sample::DType;
 
 /// How the pixels of a batch lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Layout {
     /// Channels, height, width.
     #[default]

@@ -18,7 +18,7 @@ const LINE_BITS: u32 = 6;
 
 /// One direction of a resize.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Axis {
+pub(crate) struct Axis {
     /// Where the resized stretch begins, in pixels.
     pub start: f64,
     /// How long it is.
@@ -140,7 +140,7 @@ impl Workspace {
 }
 
 /// Where the result goes: `rows.count` x `columns.count` pixels.
-pub enum Target<'a> {
+pub(crate) enum Target<'a> {
     /// Planes of `x * scale[c] + bias[c]`.
     Floats {
         /// Exactly the result's elements.
@@ -166,7 +166,7 @@ impl Target<'_> {
 }
 
 /// Resizes what `view` sees of interleaved bytes.
-pub fn resize(
+pub(crate) fn resize(
     from: &[u8],
     view: View,
     [rows, columns]: [&Axis; 2],

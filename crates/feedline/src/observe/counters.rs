@@ -10,7 +10,7 @@ use super::timeline::{Activity, Lane, Span, Timeline};
 
 /// What a worker spends its time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorkPart {
+pub(crate) enum WorkPart {
     /// Getting bytes.
     Read = 0,
     /// Bytes to pixels.
@@ -23,7 +23,7 @@ pub enum WorkPart {
 
 impl WorkPart {
     /// All of them with their names.
-    pub const ALL: [(WorkPart, &'static str); 4] = [
+    pub(crate) const ALL: [(WorkPart, &'static str); 4] = [
         (WorkPart::Read, "read"),
         (WorkPart::Decode, "decode"),
         (WorkPart::Transform, "transform"),
@@ -42,7 +42,7 @@ impl WorkPart {
 
 /// Time that passed, and how much of it the thread had a core.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Times {
+pub(crate) struct Times {
     /// Time that passed.
     pub wall: Duration,
     /// Time on a core.
@@ -52,7 +52,7 @@ pub struct Times {
 /// Counters of one worker, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct WorkerCounters {
+pub(crate) struct WorkerCounters {
     samples: AtomicU64,
     bytes_read: AtomicU64,
     cache_hits: AtomicU64,
@@ -73,14 +73,14 @@ fn nanos(time: Duration) -> u64 {
 
 impl WorkerCounters {
     /// Counts finished samples and the time they took together.
-    pub fn finished(&self, samples: u64, times: Times) {
+    pub(crate) fn finished(&self, samples: u64, times: Times) {
         self.samples.fetch_add(samples, Relaxed);
         self.busy.fetch_add(nanos(times.wall), Relaxed);
         self.cpu.fetch_add(nanos(times.cpu), Relaxed);
     }
 
     /// Counts bytes that came from a store.
-    pub fn read(&self, bytes: u64) {
+    pub(crate) fn read(&self, bytes: u64) {
         self.bytes_read.fetch_add(bytes, Relaxed);
     }
 
@@ -90,7 +90,7 @@ impl WorkerCounters {
     }
 
     /// Counts time without work.
-    pub fn idle(&self, time: Duration) {
+    pub(crate) fn idle(&self, time: Duration) {
         self.idle.fetch_add(nanos(time), Relaxed);
     }
 
@@ -100,7 +100,7 @@ impl WorkerCounters {
     }
 
     /// Counts the time of a part of samples that are timed.
-    pub fn part(&self, part: WorkPart, time: Duration) {
+    pub(crate) fn part(&self, part: WorkPart, time: Duration) {
         self.part_time[part as usize].fetch_add(nanos(time), Relaxed);
     }
 }
@@ -108,7 +108,7 @@ impl WorkerCounters {
 /// How closely a sample is looked at. Reading the clock four times takes longer than a small array
 /// does, and asking for a thread's processor time is a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub(crate) enum Look {
     /// Not at all.
     Away,
     /// The time of each part.
@@ -118,7 +118,7 @@ pub enum Look {
 }
 
 /// Times the parts of one sample.
-pub struct Stopwatch<'a> {
+pub(crate) struct Stopwatch<'a> {
     counters: &'a WorkerCounters,
     last: Option<Instant>,
     cpu: Option<Duration>,
@@ -128,7 +128,7 @@ pub struct Stopwatch<'a> {
 impl<'a> Stopwatch<'a> {
     /// Starts. A timeline's spans are of the worker `lane` and of the batch with this number.
     #[must_use]
-    pub fn start(
+    pub(crate) fn start(
         counters: &'a WorkerCounters,
         look: Look,
         recorder: Option<(&'a Timeline, &'a Lane, u64)>,
@@ -143,7 +143,7 @@ impl<'a> Stopwatch<'a> {
     }
 
     /// What passed since the last lap was spent on `part`; that time, if this sample is timed.
-    pub fn lap(&mut self, part: WorkPart) -> Option<Duration> {
+    pub(crate) fn lap(&mut self, part: WorkPart) -> Option<Duration> {
         let last = self.last?;
         let now = Instant::now();
         let time = now - last;
@@ -166,7 +166,7 @@ impl<'a> Stopwatch<'a> {
 
     /// The sample is made. A part may have had several laps, one for each field, or none, as with
     /// what is kept in memory: its time is of a sample all the same.
-    pub fn finished(&self) {
+    pub(crate) fn finished(&self) {
         if self.last.is_some() {
             self.counters.timed.fetch_add(1, Relaxed);
         }
@@ -174,14 +174,14 @@ impl<'a> Stopwatch<'a> {
 
     /// The counters behind it.
     #[must_use]
-    pub fn counters(&self) -> &'a WorkerCounters {
+    pub(crate) fn counters(&self) -> &'a WorkerCounters {
         self.counters
     }
 }
 
 /// Counters of the consumer.
 #[derive(Debug, Default)]
-pub struct ConsumerCounters {
+pub(crate) struct ConsumerCounters {
     batches: AtomicU64,
     samples: AtomicU64,
     wait: AtomicU64,
@@ -208,7 +208,7 @@ fn clock() -> u64 {
 impl ConsumerCounters {
     /// The program begins to wait for a batch, after it has waited for so long in calls that were
     /// called off.
-    pub fn asks(&self, waited: Duration) {
+    pub(crate) fn asks(&self, waited: Duration) {
         self.asked.store(clock().saturating_sub(nanos(waited)).max(1), Relaxed);
     }
 
@@ -245,7 +245,7 @@ impl ConsumerCounters {
     }
 
     /// So many distinct samples have failed by now.
-    pub fn failed(&self, samples: u64) {
+    pub(crate) fn failed(&self, samples: u64) {
         self.failed.store(samples, Relaxed);
     }
 
@@ -258,6 +258,7 @@ impl ConsumerCounters {
 
 /// The mean time of one part of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct PartStats {
     /// Its name.
     pub name: &'static str,
@@ -267,6 +268,7 @@ pub struct PartStats {
 
 /// All counters, added up.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct WorkStats {
     /// Batches handed over.
     pub batches: u64,
@@ -316,7 +318,7 @@ pub struct WorkStats {
 
 /// Adds the counters up.
 #[must_use]
-pub fn figures(consumer: &ConsumerCounters, workers: &[WorkerCounters]) -> WorkStats {
+pub(crate) fn figures(consumer: &ConsumerCounters, workers: &[WorkerCounters]) -> WorkStats {
     let seconds = |n: u64| n as f64 * 1e-9;
     let sum = |f: &dyn Fn(&WorkerCounters) -> &AtomicU64| {
         workers.iter().map(|w| f(w).load(Relaxed)).sum::<u64>()

@@ -11,7 +11,7 @@ const BUCKETS: usize = STEPS * (DOUBLINGS + 1);
 
 /// Durations, each known to about 6 %. Adding is one atomic addition; readers see them at once.
 #[derive(Debug)]
-pub struct Histogram {
+pub(crate) struct Histogram {
     counts: Box<[AtomicU64]>,
 }
 
@@ -23,6 +23,7 @@ impl Default for Histogram {
 
 /// Some quantiles of a histogram, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
 pub struct Quantiles {
     /// Half were shorter.
     pub p50: f64,
@@ -60,7 +61,7 @@ fn middle(bucket: usize) -> f64 {
 
 impl Histogram {
     /// Counts one.
-    pub fn add(&self, time: Duration) {
+    pub(crate) fn add(&self, time: Duration) {
         self.counts[bucket(time)].fetch_add(1, Relaxed);
     }
 
@@ -79,7 +80,7 @@ impl Histogram {
 
     /// All counts, for a later comparison.
     #[must_use]
-    pub fn counts(&self) -> Vec<u64> {
+    pub(crate) fn counts(&self) -> Vec<u64> {
         self.counts.iter().map(|count| count.load(Relaxed)).collect()
     }
 }

@@ -12,12 +12,15 @@ mod timeline;
 mod usage;
 
 pub use clock::thread_cpu;
-pub use counters::{
-    ConsumerCounters, Look, PartStats, Stopwatch, Times, WorkPart, WorkStats, WorkerCounters,
-    figures,
+pub(crate) use counters::{
+    ConsumerCounters, Look, Stopwatch, Times, WorkPart, WorkerCounters, figures,
 };
-pub use histogram::{Histogram, Quantiles};
-pub use places::{Pace, PlaceStats, SlowPlaces};
-pub use timeline::{Activity, Lane, Span, Timeline};
+pub use counters::{PartStats, WorkStats};
+pub(crate) use histogram::Histogram;
+pub use histogram::Quantiles;
+pub use places::PlaceStats;
+pub(crate) use places::{Pace, SlowPlaces};
+pub use timeline::{Activity, Span, Timeline};
+pub(crate) use usage::PeakMemory;
+pub use usage::Usage;
 pub(crate) use usage::machine_busy;
-pub use usage::{PeakMemory, Usage};

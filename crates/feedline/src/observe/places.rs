@@ -21,14 +21,14 @@ const WARM_UP: u32 = 16;
 
 /// What one worker knows of its reads: about how long half of them take.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Pace {
+pub(crate) struct Pace {
     median: f64,
     seen: u32,
 }
 
 impl Pace {
     /// Notes a read; true if it was far slower than others.
-    pub fn note(&mut self, time: Duration) -> bool {
+    pub(crate) fn note(&mut self, time: Duration) -> bool {
         let seconds = time.as_secs_f64();
         let slow = self.seen >= WARM_UP && time >= LEAST && seconds > TIMES * self.median;
         if self.seen == 0 || self.seen < WARM_UP / 2 && seconds < self.median {
@@ -56,6 +56,7 @@ struct ReadPlace {
 
 /// A place and its reads so far.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct PlaceStats {
     /// Its path: a shard, or the folder of a file that is read as a whole.
     pub name: String,
@@ -71,7 +72,7 @@ pub struct PlaceStats {
 
 /// Places with slow reads.
 #[derive(Debug, Default)]
-pub struct SlowPlaces {
+pub(crate) struct SlowPlaces {
     some: AtomicBool,
     places: Mutex<Vec<ReadPlace>>,
 }
@@ -87,12 +88,12 @@ fn place<'a>(location: &Location<'a>) -> &'a Path {
 impl SlowPlaces {
     /// There are some: then other reads are counted, too.
     #[must_use]
-    pub fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.some.load(Relaxed)
     }
 
     /// Counts a slow read.
-    pub fn slow(&self, location: &Location<'_>, time: Duration, pace: &Pace) {
+    pub(crate) fn slow(&self, location: &Location<'_>, time: Duration, pace: &Pace) {
         let (seconds, elsewhere) = (time.as_secs_f64(), pace.median);
         let path = place(location);
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +117,7 @@ impl SlowPlaces {
     }
 
     /// Counts another read, unless somebody else is counting.
-    pub fn other(&self, location: &Location<'_>) {
+    pub(crate) fn other(&self, location: &Location<'_>) {
         let mut places: MutexGuard<'_, Vec<ReadPlace>> = match self.places.try_lock() {
             Ok(places) => places,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -129,7 +130,7 @@ impl SlowPlaces {
 
     /// All of them, those with the most time first.
     #[must_use]
-    pub fn figures(&self) -> Vec<PlaceStats> {
+    pub(crate) fn figures(&self) -> Vec<PlaceStats> {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let mut figures: Vec<PlaceStats> = places
             .iter()

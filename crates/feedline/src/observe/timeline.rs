@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What a lane was busy with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Activity {
     /// The program waits for its next batch.
     Wait,

@@ -199,7 +199,7 @@ fn own_memory(process: u32, stat: &Stat, forked: bool) -> u64 {
 /// The most memory that this process has had since this was begun, without its children. The system
 /// keeps it, so that nothing is missed between two looks.
 #[derive(Debug)]
-pub struct PeakMemory {
+pub(crate) struct PeakMemory {
     /// The mark was taken back: what it says is of the time since.
     fresh: bool,
 }
@@ -207,14 +207,14 @@ pub struct PeakMemory {
 impl PeakMemory {
     /// Takes the system's mark back to what the process has now.
     #[must_use]
-    pub fn begin() -> PeakMemory {
+    pub(crate) fn begin() -> PeakMemory {
         // 5 is the mark of the most memory; some systems refuse, and then nothing is known.
         PeakMemory { fresh: fs::write("/proc/self/clear_refs", "5").is_ok() }
     }
 
     /// Bytes; nothing where the system does not report it.
     #[must_use]
-    pub fn most(&self) -> Option<u64> {
+    pub(crate) fn most(&self) -> Option<u64> {
         let status = fs::read_to_string("/proc/self/status").ok().filter(|_| self.fresh)?;
         bytes_of(&status, "VmHWM")
     }

@@ -19,7 +19,7 @@ pub struct Row {
 
 /// The batches of one rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batches {
+pub(crate) struct Batches {
     samples: u64,
     batch_size: u64,
     rank: u64,
@@ -29,7 +29,7 @@ pub struct Batches {
 
 impl Batches {
     /// The batches of `rank` out of `world` over an epoch of `samples` positions.
-    pub fn new(
+    pub(crate) fn new(
         samples: u64,
         batch_size: u64,
         rank: u64,
@@ -70,13 +70,13 @@ impl Batches {
 
     /// Rows of all ranks' batches together.
     #[must_use]
-    pub fn global(&self) -> u64 {
+    pub(crate) fn global(&self) -> u64 {
         self.batch_size * self.world
     }
 
     /// Batches of an epoch: the same on every rank.
     #[must_use]
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         match self.last {
             LastBatch::Drop => self.samples / self.global(),
             _ => self.samples.div_ceil(self.global()),
@@ -99,27 +99,27 @@ impl Batches {
 
     /// Rows of batch `number`.
     #[must_use]
-    pub fn rows(&self, number: u64) -> u64 {
+    pub(crate) fn rows(&self, number: u64) -> u64 {
         self.run(number).1
     }
 
     /// How many rows of batch `number` only fill it up. They come last.
     #[must_use]
-    pub fn padding(&self, number: u64) -> u64 {
+    pub(crate) fn padding(&self, number: u64) -> u64 {
         let (start, rows) = self.run(number);
         (start + rows).saturating_sub(self.samples).min(rows)
     }
 
     /// What row `row` of batch `number` holds.
     #[must_use]
-    pub fn row(&self, number: u64, row: u64) -> Row {
+    pub(crate) fn row(&self, number: u64, row: u64) -> Row {
         self.at(self.run(number).0 + row)
     }
 
     /// What the row before this rank's first one holds, in the batch of all ranks. Before the
     /// first of that is its last.
     #[must_use]
-    pub fn before(&self, number: u64) -> Row {
+    pub(crate) fn before(&self, number: u64) -> Row {
         let (first, whole) = (self.run(number).0, number * self.global());
         if first > whole {
             return self.at(first - 1);

@@ -25,12 +25,12 @@ const FINGERPRINT: &str = "fingerprint";
 /// The settings of a loader, shortened, by the part of its identity that they belong to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Described(Map<String, Value>);
+pub(crate) struct Described(Map<String, Value>);
 
 impl Described {
     /// Each part with all its settings.
     #[must_use]
-    pub fn new(parts: &[(&str, &Value)]) -> Self {
+    pub(crate) fn new(parts: &[(&str, &Value)]) -> Self {
         let mut kept = Map::new();
         let mut left = MOST_BYTES;
         for (part, value) in parts {
@@ -46,7 +46,7 @@ impl Described {
 
     /// What of `part` is another than in `ours`, a few of them; empty if nothing is seen.
     #[must_use]
-    pub fn differences(&self, ours: &Described, part: &str) -> String {
+    pub(crate) fn differences(&self, ours: &Described, part: &str) -> String {
         let mut found = Differences::default();
         if let (Some(theirs), Some(ours)) = (self.0.get(part), ours.0.get(part)) {
             found.compare("", theirs, ours, 0);

@@ -11,10 +11,12 @@ mod permutation;
 mod state;
 mod weighted;
 
-pub use batches::{Batches, Row};
-pub use described::Described;
+pub(crate) use batches::Batches;
+pub use batches::Row;
+pub(crate) use described::Described;
 pub use permutation::Permutation;
-pub use state::{Identity, MOST_EPOCHS, State, VERSION};
+pub(crate) use state::Identity;
+pub use state::{MOST_EPOCHS, State, VERSION};
 
 use std::sync::Arc;
 
@@ -58,7 +60,7 @@ enum Chosen {
 
 /// How samples lie in blocks that are read as a whole, for [`Order::in_blocks`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct BlockEnds {
+pub(crate) struct BlockEnds {
     /// Where each block ends, all sources laid end to end.
     pub ends: Vec<u64>,
     /// Blocks that the memory has room for at once.
@@ -68,7 +70,7 @@ pub struct BlockEnds {
 impl BlockEnds {
     /// A hash of where blocks end.
     #[must_use]
-    pub fn fingerprint(&self) -> String {
+    pub(crate) fn fingerprint(&self) -> String {
         let mut hash = CanonicalHash::new("blocks");
         hash.list(self.ends.len());
         self.ends.iter().for_each(|end| hash.whole(*end));
@@ -77,7 +79,7 @@ impl BlockEnds {
 }
 
 /// The order of all epochs.
-pub struct Order {
+pub(crate) struct Order {
     kind: Kind,
     chosen: Chosen,
     seed: u64,
@@ -92,7 +94,7 @@ pub struct Order {
 impl Order {
     /// The order that `spec` asks for over sources of these sizes. `label` gives a sample's
     /// class where `weights = "balanced"` needs it.
-    pub fn new(
+    pub(crate) fn new(
         spec: &Spec,
         sizes: &[u64],
         label: &dyn Fn(Pick) -> Option<i64>,
@@ -178,7 +180,7 @@ impl Order {
     /// The same order with a shuffle in blocks, where the spec leaves that open and there are more
     /// blocks than there is room for. Gives the number of blocks that are open at once.
     #[must_use]
-    pub fn in_blocks(mut self, spec: &Spec, blocks: &BlockEnds) -> (Order, Option<u64>) {
+    pub(crate) fn in_blocks(mut self, spec: &Spec, blocks: &BlockEnds) -> (Order, Option<u64>) {
         let open = match spec.open_blocks {
             OpenBlocks::Auto => blocks.room.max(1),
             OpenBlocks::Count(count) => count.max(1),
@@ -209,13 +211,13 @@ impl Order {
 
     /// Positions of an epoch.
     #[must_use]
-    pub fn samples(&self) -> u64 {
+    pub(crate) fn samples(&self) -> u64 {
         self.samples
     }
 
     /// What is the same for all positions of an epoch, worked out once.
     #[must_use]
-    pub fn epoch(&self, epoch: u64) -> EpochOrder<'_> {
+    pub(crate) fn epoch(&self, epoch: u64) -> EpochOrder<'_> {
         let table = match &self.kind {
             Kind::Blocks(shuffle) => Some(shuffle.table(epoch)),
             _ => None,
@@ -273,7 +275,7 @@ fn choose(subset: Option<&Subset>, total: u64) -> Result<(Chosen, u64), SpecErro
 }
 
 /// The order of one epoch.
-pub struct EpochOrder<'a> {
+pub(crate) struct EpochOrder<'a> {
     order: &'a Order,
     epoch: u64,
     table: Option<Arc<Table>>,
@@ -285,7 +287,7 @@ pub struct EpochOrder<'a> {
 impl EpochOrder<'_> {
     /// The sample at `position`, which is below [`Order::samples`].
     #[must_use]
-    pub fn pick(&self, position: u64) -> Pick {
+    pub(crate) fn pick(&self, position: u64) -> Pick {
         let order = self.order;
         let number = match &order.kind {
             Kind::Sequential => position,
@@ -311,7 +313,7 @@ impl EpochOrder<'_> {
     /// stand-ins when they cannot either. It depends on nothing else, so all runs agree on it;
     /// weights hold for it, and in a mix it comes from the same source.
     #[must_use]
-    pub fn substitute(&self, row: Row, attempt: u32) -> Pick {
+    pub(crate) fn substitute(&self, row: Row, attempt: u32) -> Pick {
         let order = self.order;
         let mut draws = Draws::with_key(self.substitute, row.draws, attempt);
         let number = match &order.kind {

@@ -19,7 +19,7 @@ pub const MOST_EPOCHS: u64 = 1 << 62;
 /// refusal can name the part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Names and labels of the samples, or the arrays themselves, hashed.
     pub data: String,
     /// How the order is computed, hashed.
@@ -41,7 +41,7 @@ impl Identity {
     /// The identity of a loader with these settings: `data` says which samples there are, `order`
     /// how they are drawn, `pixels` what becomes of them. Their names are for good.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         data: &Value,
         order: &Value,
         pixels: &Value,
@@ -75,7 +75,7 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub delivered_ahead: Vec<u64>,
     /// What the state belongs to.
-    pub identity: Identity,
+    pub(crate) identity: Identity,
     /// Samples that failed so far, as (source, index).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<(u64, u64)>,
@@ -96,7 +96,7 @@ impl State {
 
     /// A state at the given place.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         epoch: u64,
         batch: u64,
         identity: Identity,
@@ -113,7 +113,7 @@ impl State {
     }
 
     /// Why this state cannot be used by a loader of `identity` with `batches` in an epoch.
-    pub fn check(&self, identity: &Identity, batches: u64) -> Result<(), String> {
+    pub(crate) fn check(&self, identity: &Identity, batches: u64) -> Result<(), String> {
         let (theirs, ours) = (&self.identity, identity);
         check_version(self.feedline_state)?;
         if theirs.seed != ours.seed {

@@ -29,7 +29,7 @@ const JOB: &str = "feedline-job.json";
 
 /// A folder in the making.
 #[derive(Debug)]
-pub struct Destination {
+pub(crate) struct Destination {
     path: PathBuf,
     partial: PathBuf,
     /// Open for as long as the folder is ours.
@@ -38,7 +38,7 @@ pub struct Destination {
 
 /// What was found at the destination.
 #[derive(Debug)]
-pub enum Claim {
+pub(crate) enum Claim {
     /// It is free, or holds unfinished work of the same job.
     Free(Destination),
     /// The same set is there already, whole.
@@ -177,7 +177,7 @@ fn look(path: &Path, job: &Value) -> Result<Option<Box<Catalog>>> {
 
 impl Destination {
     /// Makes `path` ours for `job`, or says why not.
-    pub fn claim(path: &Path, job: &Value) -> Result<Claim> {
+    pub(crate) fn claim(path: &Path, job: &Value) -> Result<Claim> {
         let asked = job;
         let job = &read_back(job);
         if let Some(catalog) = look(path, job)? {
@@ -262,12 +262,12 @@ impl Destination {
 
     /// Where the work goes.
     #[must_use]
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.partial
     }
 
     /// Throws away what was found of earlier work.
-    pub fn clear(&self) -> Result<()> {
+    pub(crate) fn clear(&self) -> Result<()> {
         self.clear_but(&|_| false)
     }
 

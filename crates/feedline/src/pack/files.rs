@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 
 /// A file that is in place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Done {
+pub(crate) struct Done {
     /// The sample's number.
     pub sample: u64,
     /// Bytes of the file; `None` if the sample was left out.
@@ -30,7 +30,7 @@ pub struct Done {
 
 /// Writes files, from many threads in any order.
 #[derive(Debug)]
-pub struct Files<'a> {
+pub(crate) struct Files<'a> {
     folder: &'a Path,
     state: Mutex<FilesState>,
 }
@@ -50,7 +50,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Err
 impl<'a> Files<'a> {
     /// Opens the journal, and gives what earlier work left of the same job: files that are there
     /// with the length that was noted.
-    pub fn open(
+    pub(crate) fn open(
         destination: &'a Destination,
         name_of: &dyn Fn(u64) -> Option<PathBuf>,
     ) -> Result<(Files<'a>, Vec<Done>)> {
@@ -92,7 +92,7 @@ impl<'a> Files<'a> {
     }
 
     /// Writes a file and notes it.
-    pub fn put(&self, name: &Path, bytes: &[u8], before: u64, sample: u64) -> Result<Done> {
+    pub(crate) fn put(&self, name: &Path, bytes: &[u8], before: u64, sample: u64) -> Result<Done> {
         let path = self.folder.join(name);
         if let Some(parent) = path.parent() {
             let known = self.lock().folders.contains(parent);
@@ -107,7 +107,7 @@ impl<'a> Files<'a> {
     }
 
     /// Notes that a sample is dealt with; what comes before it in time is in place.
-    pub fn note(&self, done: &Done) -> Result<()> {
+    pub(crate) fn note(&self, done: &Done) -> Result<()> {
         let mut line =
             serde_json::to_string(done).map_err(|error| Error::System(error.to_string()))?;
         line.push('\n');

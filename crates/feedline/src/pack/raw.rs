@@ -18,7 +18,7 @@ pub(crate) const OVER: &str = "another thread failed";
 
 /// One image to be written.
 #[derive(Debug, Clone, Copy)]
-pub struct Sample<'a> {
+pub(crate) struct Sample<'a> {
     /// `height` rows of `width` pixels of `channels` bytes.
     pub pixels: &'a [u8],
     /// Rows.
@@ -34,7 +34,7 @@ pub struct Sample<'a> {
 }
 
 /// Writes samples from many threads; they lie in the order of their numbers.
-pub struct Writer {
+pub(crate) struct Writer {
     folder: PathBuf,
     shard_bytes: u64,
     state: Mutex<RawWriterState>,
@@ -53,7 +53,7 @@ struct RawWriterState {
 impl Writer {
     /// Writes into `folder`, files of `shard_bytes` at most (or one sample).
     #[must_use]
-    pub fn new(folder: &Path, labels: usize, shard_bytes: u64) -> Writer {
+    pub(crate) fn new(folder: &Path, labels: usize, shard_bytes: u64) -> Writer {
         let state = RawWriterState {
             next: 0,
             failed: false,
@@ -76,7 +76,7 @@ impl Writer {
 
     /// Writes sample `number`, or leaves it out. Waits until all before it have their places, so
     /// every number must come, and of numbers that are being made the lowest first.
-    pub fn put(&self, number: u64, sample: Option<Sample<'_>>) -> Result<()> {
+    pub(crate) fn put(&self, number: u64, sample: Option<Sample<'_>>) -> Result<()> {
         let mut state = self.lock();
         while state.next != number && !state.failed {
             state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -137,14 +137,14 @@ impl Writer {
     }
 
     /// Frees those that wait for their turn: the work is over.
-    pub fn abort(&self) {
+    pub(crate) fn abort(&self) {
         self.lock().failed = true;
         self.turn.notify_all();
     }
 
     /// Writes the index, has all of it reach the disk, and gives the files with their checksums
     /// as they are read back, and the number of samples.
-    pub fn finish(self) -> Result<(Vec<Entry>, u64)> {
+    pub(crate) fn finish(self) -> Result<(Vec<Entry>, u64)> {
         let state = self.lock();
         let (index, names) = state.index.files();
         let shards = state.shard.as_ref().map_or(0, |(last, _)| last + 1);

@@ -35,7 +35,7 @@ impl Limit {
 
 /// What the shards are.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Where they lie.
     pub folder: PathBuf,
     /// Their format.
@@ -52,7 +52,7 @@ pub struct Plan {
 
 /// What shards are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Names {
+pub(crate) enum Names {
     /// There is one, of this name.
     One(String),
     /// A number of so many digits between these.
@@ -62,7 +62,7 @@ pub enum Names {
 impl Names {
     /// The name of shard `number`.
     #[must_use]
-    pub fn name(&self, number: u64) -> String {
+    pub(crate) fn name(&self, number: u64) -> String {
         match self {
             Names::One(name) => name.clone(),
             Names::Numbered(before, digits, after) => format!("{before}{number:0digits$}{after}"),
@@ -77,7 +77,7 @@ struct Open {
 }
 
 /// A shard that gets no more samples.
-pub struct Full {
+pub(crate) struct Full {
     open: Open,
     path: PathBuf,
     name: String,
@@ -85,7 +85,7 @@ pub struct Full {
 
 /// A shard that is in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finished {
+pub(crate) struct Finished {
     /// Its number.
     pub number: u64,
     /// What it is.
@@ -95,7 +95,7 @@ pub struct Finished {
 }
 
 /// Writes records into shards. The same records give the same shards.
-pub struct Shards {
+pub(crate) struct Shards {
     plan: Plan,
     next: u64,
     open: Option<Open>,
@@ -109,7 +109,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Err
 impl Shards {
     /// Begins with shard number `first`.
     #[must_use]
-    pub fn new(plan: Plan, first: u64) -> Shards {
+    pub(crate) fn new(plan: Plan, first: u64) -> Shards {
         Shards { plan, next: first, open: None }
     }
 
@@ -123,7 +123,7 @@ impl Shards {
     }
 
     /// Adds a sample. A shard that was full comes back, to be finished by whoever has the time.
-    pub fn put(&mut self, record: &Record<'_>) -> Result<Option<Full>> {
+    pub(crate) fn put(&mut self, record: &Record<'_>) -> Result<Option<Full>> {
         let mut full = None;
         if self.is_full(record) {
             full = self.end();
@@ -142,7 +142,7 @@ impl Shards {
     }
 
     /// The last shard, if any has begun.
-    pub fn end(&mut self) -> Option<Full> {
+    pub(crate) fn end(&mut self) -> Option<Full> {
         let open = self.open.take()?;
         let name = self.plan.names.name(open.number);
         Some(Full { open, path: self.plan.folder.join(&name), name })
@@ -151,13 +151,13 @@ impl Shards {
 
 impl Full {
     /// Has it reach the disk, and gives its name.
-    pub fn close(self) -> Result<String> {
+    pub(crate) fn close(self) -> Result<String> {
         self.open.writer.finish()?;
         Ok(self.name)
     }
 
     /// Has it reach the disk, and reads it back for its checksum.
-    pub fn finish(self) -> Result<Finished> {
+    pub(crate) fn finish(self) -> Result<Finished> {
         let Full { open, path, name } = self;
         open.writer.finish()?;
         let mut files = Vec::new();

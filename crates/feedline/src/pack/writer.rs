@@ -26,6 +26,7 @@ pub struct WriterOptions {
 
 /// What a writer has written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Written {
     /// Samples of all files.
     pub samples: u64,

@@ -7,7 +7,7 @@
 
 /// Where one sample's pixels lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RawRecord {
+pub(crate) struct RawRecord {
     /// The number of the file.
     pub shard: u32,
     /// Rows.
@@ -23,7 +23,7 @@ pub struct RawRecord {
 impl RawRecord {
     /// Bytes of the pixels; `None` for a size that cannot be, or none at all.
     #[must_use]
-    pub fn elements(&self) -> Option<u64> {
+    pub(crate) fn elements(&self) -> Option<u64> {
         let pixels = u64::from(self.height).checked_mul(u64::from(self.width))?;
         pixels.checked_mul(u64::from(self.channels)).filter(|n| *n > 0)
     }
@@ -31,7 +31,7 @@ impl RawRecord {
 
 /// The index of a packed set of pixels.
 #[derive(Debug, Clone, Default)]
-pub struct RawIndex {
+pub(crate) struct RawIndex {
     bytes: Vec<u8>,
     names: Vec<u8>,
     labels: usize,
@@ -44,24 +44,24 @@ const PLACE: usize = 24;
 
 impl RawIndex {
     /// The name of the index.
-    pub const FILE: &'static str = "index.bin";
+    pub(crate) const FILE: &'static str = "index.bin";
     /// The name of the file of names.
-    pub const NAMES: &'static str = "names.bin";
+    pub(crate) const NAMES: &'static str = "names.bin";
 
     /// The name of a file of pixels.
     #[must_use]
-    pub fn shard(number: u32) -> String {
+    pub(crate) fn shard(number: u32) -> String {
         format!("pixels-{number:05}.bin")
     }
 
     /// An index to add samples to, each with so many labels.
     #[must_use]
-    pub fn new(labels: usize) -> RawIndex {
+    pub(crate) fn new(labels: usize) -> RawIndex {
         RawIndex { labels, ..RawIndex::default() }
     }
 
     /// Adds a sample.
-    pub fn push(&mut self, record: RawRecord, labels: &[u64], name: &[u8]) {
+    pub(crate) fn push(&mut self, record: RawRecord, labels: &[u64], name: &[u8]) {
         for number in [record.shard, record.height, record.width, record.channels] {
             self.bytes.extend_from_slice(&number.to_le_bytes());
         }
@@ -77,7 +77,7 @@ impl RawIndex {
 
     /// The two files: the index and the names.
     #[must_use]
-    pub fn files(&self) -> (Vec<u8>, Vec<u8>) {
+    pub(crate) fn files(&self) -> (Vec<u8>, Vec<u8>) {
         let mut index = MAGIC.to_vec();
         index.extend_from_slice(&self.count.to_le_bytes());
         index.extend_from_slice(&(self.labels as u32).to_le_bytes());
@@ -99,7 +99,7 @@ impl RawIndex {
     /// The length of the index of so many samples with so many labels each, and the most that
     /// their names take: none is longer than a path may be.
     #[must_use]
-    pub fn lengths(samples: u64, labels: usize) -> (u64, u64) {
+    pub(crate) fn lengths(samples: u64, labels: usize) -> (u64, u64) {
         let each = (labels as u64).saturating_mul(8).saturating_add(PLACE as u64);
         let index = samples.saturating_mul(each).saturating_add(HEADER as u64);
         (index, samples.saturating_mul(8 + 4096))
@@ -107,7 +107,7 @@ impl RawIndex {
 
     /// Reads what [`RawIndex::files`] gave; `None` if it is anything else.
     #[must_use]
-    pub fn parse(mut index: Vec<u8>, names: Vec<u8>) -> Option<RawIndex> {
+    pub(crate) fn parse(mut index: Vec<u8>, names: Vec<u8>) -> Option<RawIndex> {
         let header = index.get(..HEADER).filter(|header| header.starts_with(MAGIC))?;
         let count = read_u64(header, 8);
         let labels = u32::from_le_bytes(*header[16..].first_chunk()?) as usize;
@@ -132,25 +132,25 @@ impl RawIndex {
 
     /// How many samples there are.
     #[must_use]
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.count
     }
 
     /// True when there are none.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
     /// Bytes that it takes.
     #[must_use]
-    pub fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         (self.bytes.capacity() + self.names.capacity()) as u64
     }
 
     /// Labels of each sample.
     #[must_use]
-    pub fn labels(&self) -> usize {
+    pub(crate) fn labels(&self) -> usize {
         self.labels
     }
 
@@ -160,7 +160,7 @@ impl RawIndex {
 
     /// Where a sample below [`RawIndex::len`] lies.
     #[must_use]
-    pub fn record(&self, sample: u64) -> RawRecord {
+    pub(crate) fn record(&self, sample: u64) -> RawRecord {
         let at = self.place(sample);
         let number = |n: usize| read_u32(&self.bytes, at + 4 * n);
         RawRecord {
@@ -174,13 +174,13 @@ impl RawIndex {
 
     /// One of its labels.
     #[must_use]
-    pub fn label(&self, sample: u64, label: usize) -> u64 {
+    pub(crate) fn label(&self, sample: u64, label: usize) -> u64 {
         read_u64(&self.bytes, self.place(sample) + PLACE + 8 * label)
     }
 
     /// The name that it had before it was packed, for an index that was read.
     #[must_use]
-    pub fn name(&self, sample: u64) -> &[u8] {
+    pub(crate) fn name(&self, sample: u64) -> &[u8] {
         let text = self.count as usize * 8;
         let end = |n: u64| text + read_u64(&self.names, n as usize * 8) as usize;
         let start = if sample == 0 { text } else { end(sample - 1) };

@@ -17,9 +17,9 @@ mod walk;
 
 pub use arrays::memory::{ArrayData, Arrays, Column};
 pub use blocks::{BlockCache, Blocks};
-pub use images::folder::Folder;
-pub use images::manifest::{Columns, Manifest};
-pub use images::raw::Raw;
+use images::folder::Folder;
+use images::manifest::{Columns, Manifest};
+use images::raw::Raw;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,6 +112,7 @@ pub trait Source: Send + Sync {
 pub type Needs<'a> = dyn FnMut(&Location<'_>) + 'a;
 
 /// What a source is opened with.
+#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Opening<'a> {
     /// Where it lists and opens.
@@ -178,6 +179,7 @@ fn described(files: &[PathBuf], ends: &[u64], fields: &[Field], classes: &[Strin
 }
 
 /// Opens what a spec names.
+#[doc(hidden)]
 pub fn open(kind: &SourceKind, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
     Ok(match kind {
         SourceKind::Path(path) => open_path(path, with)?,
@@ -203,6 +205,7 @@ pub fn open(kind: &SourceKind, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
 
 /// The format of what a spec names, and the files that it lies in as far as their names say;
 /// `None` for images in folders, tables of them, and what is no longer there.
+#[doc(hidden)]
 pub fn files_of(kind: &SourceKind, with: &Opening<'_>) -> Option<(SourceFormat, Vec<PathBuf>)> {
     let path = kind.path()?;
     let format = match kind {

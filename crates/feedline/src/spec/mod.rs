@@ -20,7 +20,7 @@
 //! # Ok::<(), feedline::SpecError>(())
 //! ```
 
-mod file;
+pub(crate) mod file;
 mod format;
 mod op;
 pub(crate) mod read;
@@ -28,10 +28,9 @@ mod settings;
 pub(crate) mod show;
 mod source;
 
-pub use file::{read_file, read_toml};
 pub use format::SourceFormat;
 pub use op::OpSpec;
-pub use read::Table;
+pub(crate) use read::Table;
 pub use settings::{
     CacheSpec, DecodeSpec, LastBatch, OnError, OpenBlocks, Subset, Weights, Workers,
 };
@@ -148,7 +147,7 @@ impl Spec {
 impl Spec {
     /// Reads TOML.
     pub fn from_toml(text: &str) -> Result<Spec, SpecError> {
-        Spec::from_value(read_toml(text)?)
+        Spec::from_value(file::read_toml(text)?)
     }
 
     /// Reads JSON.

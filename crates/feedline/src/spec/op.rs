@@ -13,6 +13,7 @@ use crate::error::SpecError;
 /// assert_eq!(op.op, "RandomResizedCrop");
 /// ```
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub struct OpSpec {
     /// The op's name, as in torchvision.
     pub op: String,
@@ -34,6 +35,11 @@ impl OpSpec {
         self
     }
 
+    /// Reads an op's name, or a table with the key `op`, as [`OpSpec::to_value`] gives it.
+    pub fn from_value(value: Value) -> Result<OpSpec, SpecError> {
+        read_op("op", value)
+    }
+
     /// As a table with the key `op`.
     #[must_use]
     pub fn to_value(&self) -> Value {
@@ -44,32 +50,33 @@ impl OpSpec {
     }
 }
 
+/// What an op may be written as.
+const ALLOWED: &str = "a list of tables with op = \"...\"";
+
+fn read_op(key: &str, value: Value) -> Result<OpSpec, SpecError> {
+    match value {
+        Value::String(op) => Ok(OpSpec::new(op)),
+        Value::Object(mut params) => match params.shift_remove("op") {
+            Some(Value::String(op)) => Ok(OpSpec { op, params }),
+            Some(other) => Err(SpecError::new(format!("{key}.op"), "is not allowed")
+                .value(other)
+                .allowed("an op's name")),
+            None => Err(SpecError::new(key, "has no op").allowed(ALLOWED)),
+        },
+        other => Err(SpecError::new(key, "is not allowed").value(other).allowed(ALLOWED)),
+    }
+}
+
 pub(super) fn read_ops(table: &mut Table) -> Result<Vec<OpSpec>, SpecError> {
-    let allowed = "a list of tables with op = \"...\"";
     match table.take("transforms") {
         None => Ok(Vec::new()),
         Some(Value::Array(items)) => items
             .into_iter()
             .enumerate()
-            .map(|(at, item)| {
-                let key = format!("{}[{at}]", table.key("transforms"));
-                match item {
-                    Value::String(op) => Ok(OpSpec::new(op)),
-                    Value::Object(mut params) => match params.shift_remove("op") {
-                        Some(Value::String(op)) => Ok(OpSpec { op, params }),
-                        Some(other) => Err(SpecError::new(format!("{key}.op"), "is not allowed")
-                            .value(other)
-                            .allowed("an op's name")),
-                        None => Err(SpecError::new(key, "has no op").allowed(allowed)),
-                    },
-                    other => {
-                        Err(SpecError::new(key, "is not allowed").value(other).allowed(allowed))
-                    }
-                }
-            })
+            .map(|(at, item)| read_op(&format!("{}[{at}]", table.key("transforms")), item))
             .collect(),
         Some(other) => {
-            Err(table.error("transforms", "is not allowed").value(other).allowed(allowed))
+            Err(table.error("transforms", "is not allowed").value(other).allowed(ALLOWED))
         }
     }
 }

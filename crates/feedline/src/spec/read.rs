@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::error::SpecError;
 
 /// One table of a spec, of which keys are taken until none is left.
-pub struct Table {
+pub(crate) struct Table {
     path: String,
     entries: Map<String, Value>,
     known: Vec<&'static str>,
@@ -15,7 +15,7 @@ pub struct Table {
 
 impl Table {
     /// A table that stands at `path` in the spec (empty for the top).
-    pub fn new(path: impl Into<String>, value: Value) -> Result<Self, SpecError> {
+    pub(crate) fn new(path: impl Into<String>, value: Value) -> Result<Self, SpecError> {
         let path = path.into();
         match value {
             Value::Object(entries) => Ok(Table { path, entries, known: Vec::new() }),
@@ -25,27 +25,21 @@ impl Table {
         }
     }
 
-    /// Where the table stands.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
     /// The full name of a key of this table.
     #[must_use]
-    pub fn key(&self, name: &str) -> String {
+    pub(crate) fn key(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
     /// An error about a key of this table.
     #[must_use]
-    pub fn error(&self, name: &str, problem: impl Into<String>) -> SpecError {
+    pub(crate) fn error(&self, name: &str, problem: impl Into<String>) -> SpecError {
         SpecError::new(self.key(name), problem)
     }
 
     /// An error about a key that must be there: it may be there under a misspelt name.
     #[must_use]
-    pub fn missing(&self, name: &'static str, allowed: &str) -> SpecError {
+    pub(crate) fn missing(&self, name: &'static str, allowed: &str) -> SpecError {
         let left = self.entries.keys().find(|key| nearest(key, &[name]).is_some());
         match left {
             Some(key) => {
@@ -59,12 +53,12 @@ impl Table {
 
     /// Whether a key is there and null, which stands for "not given" elsewhere.
     #[must_use]
-    pub fn is_null(&self, name: &str) -> bool {
+    pub(crate) fn is_null(&self, name: &str) -> bool {
         self.entries.get(name).is_some_and(Value::is_null)
     }
 
     /// The value of a key, unless absent or null.
-    pub fn take(&mut self, name: &'static str) -> Option<Value> {
+    pub(crate) fn take(&mut self, name: &'static str) -> Option<Value> {
         self.known.push(name);
         self.entries.shift_remove(name).filter(|value| !value.is_null())
     }
@@ -91,12 +85,12 @@ impl Table {
     }
 
     /// Text.
-    pub fn text(&mut self, name: &'static str) -> Result<Option<String>, SpecError> {
+    pub(crate) fn text(&mut self, name: &'static str) -> Result<Option<String>, SpecError> {
         self.parse(name, "a string", |v| v.as_str().map(str::to_owned))
     }
 
     /// Texts; a single one counts as a list of one.
-    pub fn texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>, SpecError> {
+    pub(crate) fn texts(&mut self, name: &'static str) -> Result<Option<Vec<String>>, SpecError> {
         self.parse(name, "a string or a list of strings", |v| match v {
             Value::Array(items) => items.iter().map(|x| x.as_str().map(str::to_owned)).collect(),
             single => single.as_str().map(|x| vec![x.to_owned()]),
@@ -104,14 +98,14 @@ impl Table {
     }
 
     /// A whole number of at least `low`.
-    pub fn whole(&mut self, name: &'static str, low: u64) -> Result<Option<u64>, SpecError> {
+    pub(crate) fn whole(&mut self, name: &'static str, low: u64) -> Result<Option<u64>, SpecError> {
         self.parse(name, &format!("a whole number, at least {low}"), |v| {
             v.as_u64().filter(|n| *n >= low)
         })
     }
 
     /// A finite number in `low..=high`.
-    pub fn number(
+    pub(crate) fn number(
         &mut self,
         name: &'static str,
         low: f64,
@@ -128,7 +122,7 @@ impl Table {
     }
 
     /// Finite numbers; a single number counts as a list of one.
-    pub fn numbers(&mut self, name: &'static str) -> Result<Option<Vec<f64>>, SpecError> {
+    pub(crate) fn numbers(&mut self, name: &'static str) -> Result<Option<Vec<f64>>, SpecError> {
         self.parse(name, "a number or a list of numbers", |v| match v {
             Value::Array(items) => {
                 items.iter().map(|x| x.as_f64().filter(|x| x.is_finite())).collect()
@@ -146,7 +140,7 @@ impl Table {
     }
 
     /// One of a few names.
-    pub fn choice<T: Copy>(
+    pub(crate) fn choice<T: Copy>(
         &mut self,
         name: &'static str,
         choices: &[(&'static str, T)],
@@ -168,7 +162,7 @@ impl Table {
     }
 
     /// A size in bytes: a number, or text such as "2GB" or "512MiB".
-    pub fn bytes(&mut self, name: &'static str) -> Result<Option<u64>, SpecError> {
+    pub(crate) fn bytes(&mut self, name: &'static str) -> Result<Option<u64>, SpecError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let parsed = match &value {
             Value::String(text) => parse_bytes(text),
@@ -182,7 +176,7 @@ impl Table {
     }
 
     /// Ends the reading: a key that nobody took is unknown.
-    pub fn finish(self) -> Result<(), SpecError> {
+    pub(crate) fn finish(self) -> Result<(), SpecError> {
         match self.entries.iter().next() {
             None => Ok(()),
             Some((name, value)) => {
@@ -196,7 +190,7 @@ impl Table {
 
 /// The name in `known` that `given` was probably meant to be.
 #[must_use]
-pub fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     let plain = |s: &str| s.to_lowercase().replace(['_', '-', ' '], "");
     let given = plain(given);
     known

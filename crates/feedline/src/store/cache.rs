@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Bytes of one sample, with the image's size when they are pixels.
-pub struct Cached {
+pub(crate) struct Cached {
     /// Encoded bytes, or interleaved pixels.
     pub bytes: Box<[u8]>,
     /// Height, width and channels of pixels; zeros for encoded bytes.
@@ -17,7 +17,7 @@ pub struct Cached {
 }
 
 /// A place for each sample of a source.
-pub struct Cache {
+pub(crate) struct Cache {
     /// `None` where there was no room, which there never will be again.
     places: Vec<OnceLock<Option<Cached>>>,
     limit: u64,
@@ -41,12 +41,12 @@ impl Cache {
 
     /// The sample, if it is kept.
     #[must_use]
-    pub fn get(&self, index: u64) -> Option<&Cached> {
+    pub(crate) fn get(&self, index: u64) -> Option<&Cached> {
         self.places.get(index as usize)?.get()?.as_ref()
     }
 
     /// Keeps a copy if there is room; false if there is none.
-    pub fn put(&self, index: u64, bytes: &[u8], shape: [u32; 3], need: u64) -> bool {
+    pub(crate) fn put(&self, index: u64, bytes: &[u8], shape: [u32; 3], need: u64) -> bool {
         let Some(place) = self.places.get(index as usize) else { return false };
         // A second worker with the same sample waits for the first one's copy, so that it is not
         // counted twice for a moment.
@@ -63,13 +63,13 @@ impl Cache {
 
     /// Bytes kept, in all caches that share the limit.
     #[must_use]
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Acquire)
     }
 
     /// Bytes allowed.
     #[must_use]
-    pub fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 }

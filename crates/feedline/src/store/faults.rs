@@ -11,6 +11,7 @@ use crate::sample::{Location, Room};
 
 /// What is asked of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Operation {
     /// A folder is listed, or it is asked what is at a path.
     List,

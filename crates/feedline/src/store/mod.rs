@@ -15,7 +15,7 @@ mod object;
 mod rehearsal;
 mod sidecar;
 
-pub use cache::{Cache, Cached};
+pub(crate) use cache::Cache;
 pub use faults::{Faults, Operation};
 pub use files::Files;
 pub(crate) use handles::is_exhausted;

@@ -34,7 +34,7 @@ mod to_dtype;
 mod warp;
 
 pub use chain::Chain;
-pub use mix::{Mix, Mixed};
+pub use mix::Mix;
 
 use serde_json::{Map, Value};
 

@@ -24,12 +24,13 @@ mod verdict;
 
 pub(crate) use diagnosis::{FREE, LEAST_BATCHES, Watched, leave_out_ready, too_short};
 pub use diagnosis::{GoingOn, diagnose_feed};
-pub use evidence::{Ceilings, Evidence, Executor, ReadProbe, SlowPlace, StageCost, WorkerTime};
+pub use evidence::{Ceilings, Evidence, Executor, StageCost, WorkerTime};
+pub(crate) use evidence::{ReadProbe, SlowPlace};
 pub use limit::next_limit;
 pub use limits::{LEAST_MEMORY, cores, memory_available};
 pub use measure::{Feed, MeasuredPart, Run, Spread, Workload, measure};
 pub use online::{Budget, Controller, Decision, Knob, Reading, Tuning};
-pub use packing::PackTrial;
+pub(crate) use packing::PackTrial;
 pub use result::{Diagnosis, Machine, StageRow};
 pub(crate) use stages::noise;
 pub use stages::stage_rows;

@@ -52,6 +52,7 @@ const MOST_DECISIONS: usize = 256;
 /// What can be changed while a loader runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Knob {
     /// Workers that make batches.
     NumWorkers,
@@ -61,6 +62,7 @@ pub enum Knob {
 
 /// Something that was changed, or that was found not to help, and why.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Decision {
     /// Seconds since the loader's first batch.
     pub seconds: f64,
@@ -76,6 +78,7 @@ pub struct Decision {
 
 /// How a loader is set and what was changed so far.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Tuning {
     /// The loader adjusts itself.
     pub auto: bool,
@@ -92,7 +95,16 @@ pub struct Tuning {
 }
 
 impl Tuning {
+    /// Automatic tuning that begins with `workers`, which are also the most.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn begun(workers: u64, prefetch: u64) -> Tuning {
+        let num_workers = workers;
+        Tuning { auto: true, num_workers, most_workers: workers, prefetch, ..Tuning::default() }
+    }
+
     /// Notes a decision.
+    #[doc(hidden)]
     pub fn note(&mut self, decision: Decision) {
         if self.decisions.len() == MOST_DECISIONS {
             self.decisions.remove(0);

@@ -5,7 +5,7 @@ use super::evidence::Ceilings;
 /// Samples a second that whole loaders made of the same few samples, in turns and with their bytes in
 /// memory: as they are, and packed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct PackTrial {
+pub(crate) struct PackTrial {
     /// As they are.
     pub before: f64,
     /// Packed.

@@ -3,7 +3,7 @@
 //! counts and lengths in them are changed. Random bits alone hardly ever reach a decoder's tables.
 #![allow(clippy::unwrap_used)]
 
-use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::pack::{Encoder, Subsampling};
 use feedline::internals::random::Draws;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

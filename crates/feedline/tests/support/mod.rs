@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use feedline::Batch;
-use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+use feedline::internals::pack::{Encoder, Subsampling};
 use feedline::internals::random::Draws;
 use feedline::sample::DType;
 use feedline::source::{Arrays, Column};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use feedline::Error;
-use feedline::internals::spec::show::{show_percent, show_time};
+use feedline::internals::spec::{show_percent, show_time};
 use feedline_view::live::{self, LoaderNow, Peer, Seen, Snapshot};
 use serde_json::json;
 

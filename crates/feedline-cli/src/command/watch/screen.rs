@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use feedline::internals::spec::show::{show_percent, show_time};
+use feedline::internals::spec::{show_percent, show_time};
 use feedline_view::live::{LoaderNow, Seen, Snapshot};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -15,7 +15,7 @@ use ratatui::widgets::{Block, Borders, Paragraph, RenderDirection, Sparkline, Wr
 use super::view::{View, makers, queue, used_of};
 use crate::signals::Signals;
 use crate::terminal::{printable, shortened, show_count};
-use feedline::internals::spec::read::show_bytes;
+use feedline::internals::spec::show_bytes;
 
 /// Columns of a figure's name, and of the figure.
 const NAME: u16 = 13;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use feedline::internals::spec::read::show_bytes;
+use feedline::internals::spec::show_bytes;
 use feedline_view::live::{LoaderNow, Memory, Queue, Snapshot};
 
 /// Seconds that are kept for the small charts: more than a screen is wide.

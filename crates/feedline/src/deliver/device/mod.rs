@@ -18,10 +18,10 @@
 #![allow(unsafe_code)]
 
 mod batch;
-pub mod cuda;
+pub(crate) mod cuda;
 #[cfg(test)]
 pub(crate) mod fake;
-mod measure;
+pub(crate) mod measure;
 mod prefetch;
 mod returning;
 #[cfg(test)]
@@ -30,9 +30,9 @@ mod tests;
 use std::sync::Arc;
 
 pub use batch::DeviceBatch;
-pub use measure::{Measured, copies, measure};
-pub use prefetch::{PrefetchStats, Prefetcher};
-pub use returning::Returning;
+pub use prefetch::PrefetchStats;
+pub(crate) use prefetch::Prefetcher;
+pub(crate) use returning::Returning;
 
 use crate::buffer::BatchMemory;
 use crate::error::DeviceError;
@@ -41,10 +41,10 @@ use crate::error::DeviceError;
 pub type Handle = u64;
 
 /// The stream that CUDA programs use if they choose none.
-pub const LEGACY_STREAM: Handle = 1;
+pub(crate) const LEGACY_STREAM: Handle = 1;
 
 /// The default stream of the calling thread.
-pub const THREAD_STREAM: Handle = 2;
+pub(crate) const THREAD_STREAM: Handle = 2;
 
 type Result<T, E = DeviceError> = std::result::Result<T, E>;
 
@@ -260,7 +260,7 @@ impl Drop for Event {
 }
 
 /// A piece of the device's memory, freed when dropped: what uses it must be done by then.
-pub struct DeviceMemory {
+pub(crate) struct DeviceMemory {
     device: Arc<dyn Device>,
     address: Handle,
     bytes: usize,
@@ -268,14 +268,14 @@ pub struct DeviceMemory {
 
 impl DeviceMemory {
     /// So many bytes, with anything in them.
-    pub fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<DeviceMemory> {
+    pub(crate) fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<DeviceMemory> {
         let bytes = bytes.max(1);
         Ok(DeviceMemory { device: device.clone(), address: device.allocate(bytes)?, bytes })
     }
 
     /// Where it is.
     #[must_use]
-    pub fn address(&self) -> Handle {
+    pub(crate) fn address(&self) -> Handle {
         self.address
     }
 
@@ -286,7 +286,7 @@ impl DeviceMemory {
     ///
     /// # Panics
     /// If it does not fit.
-    pub unsafe fn copy_in(&self, offset: usize, from: &[u8], stream: &Stream) -> Result<()> {
+    pub(crate) unsafe fn copy_in(&self, offset: usize, from: &[u8], stream: &Stream) -> Result<()> {
         assert!(offset.checked_add(from.len()).is_some_and(|end| end <= self.bytes));
         if from.is_empty() {
             return Ok(());
@@ -303,7 +303,12 @@ impl DeviceMemory {
     ///
     /// # Panics
     /// If there are not so many bytes.
-    pub unsafe fn copy_out(&self, offset: usize, to: &mut [u8], stream: &Stream) -> Result<()> {
+    pub(crate) unsafe fn copy_out(
+        &self,
+        offset: usize,
+        to: &mut [u8],
+        stream: &Stream,
+    ) -> Result<()> {
         assert!(offset.checked_add(to.len()).is_some_and(|end| end <= self.bytes));
         if to.is_empty() {
             return Ok(());
@@ -314,7 +319,7 @@ impl DeviceMemory {
     }
 
     /// Copies from `offset` to `to` and waits for it, also for what the stream had to do before.
-    pub fn read(&self, offset: usize, to: &mut [u8], stream: &Stream) -> Result<()> {
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8], stream: &Stream) -> Result<()> {
         let done = Event::new(&self.device)?;
         // The copy writes to memory of its own: if the device cannot say whether it is done,
         // that is left behind.

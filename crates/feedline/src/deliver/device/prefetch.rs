@@ -16,7 +16,7 @@ use crate::layout::BatchLayout;
 ///
 /// It has no thread: copies run on the device while the program works, and the next ones are
 /// queued when it asks for a batch.
-pub struct Prefetcher<T> {
+pub(crate) struct Prefetcher<T> {
     queue: VecDeque<(DeviceBatch, T)>,
     /// Host batches whose copy may be under way, oldest first.
     copying: VecDeque<(Batch, Arc<Event>)>,
@@ -47,7 +47,11 @@ pub struct PrefetchStats {
 
 impl<T> Prefetcher<T> {
     /// For batches of `layout`, of which up to `ahead` wait on the device for the program.
-    pub fn new(device: Arc<dyn Device>, layout: &BatchLayout, ahead: usize) -> Result<Self, Error> {
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        layout: &BatchLayout,
+        ahead: usize,
+    ) -> Result<Self, Error> {
         let (offsets, bytes) = offsets(layout)
             .ok_or_else(|| Error::Memory("a batch is larger than memory can be".to_owned()))?;
         let side = Stream::new(&device)?;
@@ -66,21 +70,9 @@ impl<T> Prefetcher<T> {
         })
     }
 
-    /// The device that it copies to.
-    #[must_use]
-    pub fn device(&self) -> &Arc<dyn Device> {
-        &self.device
-    }
-
-    /// Batches that wait for the program.
-    #[must_use]
-    pub fn ready(&self) -> usize {
-        self.queue.len()
-    }
-
     /// Whether there is room and device memory for one more batch. If the device has no memory
     /// left, that is an error only when nothing waits for the program.
-    pub fn reserve(&mut self) -> Result<bool> {
+    pub(crate) fn reserve(&mut self) -> Result<bool> {
         if self.queue.len() > self.ahead {
             return Ok(false);
         }
@@ -135,12 +127,12 @@ impl<T> Prefetcher<T> {
 
     /// The oldest batch. Its copy may be under way: whoever takes its arrays waits for it on the
     /// device.
-    pub fn take(&mut self) -> Option<(DeviceBatch, T)> {
+    pub(crate) fn take(&mut self) -> Option<(DeviceBatch, T)> {
         self.queue.pop_front()
     }
 
     /// Lets host batches go whose copies are done; true if some are still under way.
-    pub fn release(&mut self) -> Result<bool> {
+    pub(crate) fn release(&mut self) -> Result<bool> {
         if self.process != std::process::id() {
             return Err(DeviceError::Forked);
         }
@@ -157,13 +149,13 @@ impl<T> Prefetcher<T> {
     }
 
     /// Forgets the batches that wait for the program.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.queue.clear();
     }
 
     /// What was copied so far.
     #[must_use]
-    pub fn figures(&self) -> PrefetchStats {
+    pub(crate) fn figures(&self) -> PrefetchStats {
         PrefetchStats {
             batches: self.batches,
             bytes: self.bytes,

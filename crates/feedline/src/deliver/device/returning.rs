@@ -12,7 +12,7 @@ use crate::buffer::BatchMemory;
 use crate::deliver::Home;
 
 /// Hands memory back to its home when all that the device was given until then is done.
-pub struct Returning {
+pub(crate) struct Returning {
     home: Arc<dyn Home>,
     device: Arc<dyn Device>,
     process: u32,
@@ -32,7 +32,7 @@ struct Inside {
 impl Returning {
     /// On the way to `home`.
     #[must_use]
-    pub fn new(home: Arc<dyn Home>, device: Arc<dyn Device>) -> Self {
+    pub(crate) fn new(home: Arc<dyn Home>, device: Arc<dyn Device>) -> Self {
         Returning { home, device, process: std::process::id(), inside: Mutex::default() }
     }
 
@@ -41,7 +41,7 @@ impl Returning {
     }
 
     /// Hands back what can be; true if some is still on its way.
-    pub fn collect(&self) -> Result<bool> {
+    pub(crate) fn collect(&self) -> Result<bool> {
         let dropped = std::mem::take(&mut self.lock().dropped);
         if !dropped.is_empty() {
             let marked = Event::new(&self.device).and_then(|event| {
@@ -69,7 +69,7 @@ impl Returning {
     }
 
     /// The loader is gone: memory is handed back as it comes, after waiting for the device.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         if self.process == std::process::id() {
             self.lock().closed = true;
             self.flush();

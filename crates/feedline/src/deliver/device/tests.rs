@@ -327,16 +327,20 @@ fn names_of_devices() {
 fn what_is_measured_is_verified() {
     let fake = Fake::new(7, 100);
     let steps = AtomicUsize::new(0);
-    let measured =
-        measure(&fake.device(), 5000, 3, &|done| steps.store(done as usize, Ordering::Relaxed));
+    let measured = measure::measure(&fake.device(), 5000, 3, &|done| {
+        steps.store(done as usize, Ordering::Relaxed)
+    });
     let measured = measured.unwrap();
     assert_eq!((measured.wrong, measured.bytes), (0, 5000));
-    assert_eq!(steps.load(Ordering::Relaxed) as u64, copies(3));
+    assert_eq!(steps.load(Ordering::Relaxed) as u64, measure::copies(3));
     assert_eq!(fake.left(), (0, 0, 0, 0));
     for call in ["allocate", "copy_in", "copy_out", "lock", "wait", "record"] {
         *fake.failing.lock().unwrap() = Some((call, 1, 1));
         assert!(
-            measure(&fake.device(), 5000, 3, &|_| ()).unwrap_err().to_string().starts_with(call)
+            measure::measure(&fake.device(), 5000, 3, &|_| ())
+                .unwrap_err()
+                .to_string()
+                .starts_with(call)
         );
         assert_eq!(fake.left(), (0, 0, 0, 0), "{call}");
     }

@@ -284,6 +284,7 @@ impl Flow {
 
 /// How the queue and the memory stand.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FlowStats {
     /// Bytes that may be held.
     pub limit: u64,

@@ -27,4 +27,4 @@ pub enum Subsampling {
 }
 
 /// The largest side that JPEG's 16-bit size fields and libjpeg-turbo allow.
-pub const MAX_SIDE: usize = 65500;
+pub(crate) const MAX_SIDE: usize = 65500;

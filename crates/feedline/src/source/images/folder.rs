@@ -9,7 +9,7 @@ use crate::source::names::Names;
 use crate::source::{Opening, Source, problem, walk};
 
 /// Images below a folder.
-pub struct Folder {
+pub(crate) struct Folder {
     root: PathBuf,
     names: Names,
     fields: Vec<Field>,
@@ -52,7 +52,7 @@ impl Folder {
     }
 
     /// All images at any depth, without labels.
-    pub fn flat(root: &Path, with: &Opening<'_>) -> Result<Folder> {
+    pub(crate) fn flat(root: &Path, with: &Opening<'_>) -> Result<Folder> {
         let mut folder = Folder::empty(root, false);
         folder.add(root, with)?;
         folder.finish(with.image_extensions)

@@ -20,7 +20,7 @@ use crate::store::Reader;
 
 /// Which columns to use; those with the usual names if not given.
 #[derive(Debug, Clone, Default)]
-pub struct Columns {
+pub(crate) struct Columns {
     /// The column of paths.
     pub path: Option<String>,
     /// The columns that become fields.
@@ -112,7 +112,7 @@ enum Labels {
 }
 
 /// The images that a table lists.
-pub struct Manifest {
+pub(crate) struct Manifest {
     file: PathBuf,
     root: PathBuf,
     names: Names,
@@ -124,7 +124,7 @@ pub struct Manifest {
 
 impl Manifest {
     /// Reads the whole table.
-    pub fn open(
+    pub(crate) fn open(
         file: &Path,
         columns: &Columns,
         root: Option<&Path>,

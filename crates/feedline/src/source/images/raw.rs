@@ -16,7 +16,7 @@ use crate::source::{Opening, Source, problem};
 use crate::store::{Handle, Reader};
 
 /// A packed set of pixels.
-pub struct Raw {
+pub(crate) struct Raw {
     folder: PathBuf,
     /// The files of pixels: their names, and their stamps when the set was opened.
     shards: Vec<(PathBuf, u64)>,
@@ -29,7 +29,7 @@ pub struct Raw {
 
 impl Raw {
     /// Opens the set that `packed` describes.
-    pub fn open(folder: &Path, packed: &Catalog, with: &Opening<'_>) -> Result<Raw> {
+    pub(crate) fn open(folder: &Path, packed: &Catalog, with: &Opening<'_>) -> Result<Raw> {
         let problem = |file: &str, why: String| {
             problem(folder.join(file), format!("{why}: the packed set is damaged, pack it again"))
         };

@@ -59,10 +59,10 @@ pub struct Diagnose {
     named: String,
 }
 
-impl Builder {
-    /// A diagnosis of the loader that this would build.
-    pub fn diagnose(self) -> Diagnose {
-        let Builder { mut spec, given, store } = self;
+impl Diagnose {
+    /// A diagnosis of the loader that `builder` would build.
+    pub fn of(builder: Builder) -> Diagnose {
+        let Builder { mut spec, given, store } = builder;
         // The same bad samples are met by every run: the list of them is for real ones.
         spec.quarantine = None;
         let store = store.unwrap_or_else(|| Arc::new(Files::default()));

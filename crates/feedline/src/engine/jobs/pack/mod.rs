@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::{Value as Json, json};
 
 use self::convert::Picture;
-pub use self::gain::{Expectation, Gain, PackedPart};
+pub use self::gain::{Expectation, Gain};
 pub use self::options::{PackOptions, transforms_until};
 use self::targets::Targets;
 use self::work::Work;
