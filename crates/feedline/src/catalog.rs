@@ -41,7 +41,7 @@ const LONGEST_LINE: u64 = 1 << 20;
 /// What a packed set consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Kind {
+pub enum PackedKind {
     /// Image files that any program reads.
     Images,
     /// Decoded pixels in a few large files.
@@ -50,33 +50,33 @@ pub enum Kind {
     Format(SourceFormat),
 }
 
-impl Kind {
+impl PackedKind {
     /// Its name in a description.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Images => "images",
-            Kind::Raw => "raw",
-            Kind::Format(format) => format.name(),
+            PackedKind::Images => "images",
+            PackedKind::Raw => "raw",
+            PackedKind::Format(format) => format.name(),
         }
     }
 }
 
-impl From<Kind> for String {
-    fn from(kind: Kind) -> String {
+impl From<PackedKind> for String {
+    fn from(kind: PackedKind) -> String {
         kind.name().to_owned()
     }
 }
 
-impl TryFrom<String> for Kind {
+impl TryFrom<String> for PackedKind {
     type Error = String;
 
-    fn try_from(name: String) -> Result<Kind, String> {
+    fn try_from(name: String) -> Result<PackedKind, String> {
         match name.as_str() {
-            "images" => Ok(Kind::Images),
-            "raw" => Ok(Kind::Raw),
+            "images" => Ok(PackedKind::Images),
+            "raw" => Ok(PackedKind::Raw),
             other => SourceFormat::from_name(other)
-                .map(Kind::Format)
+                .map(PackedKind::Format)
                 .ok_or_else(|| format!("unknown kind {name:?}")),
         }
     }
@@ -168,7 +168,7 @@ pub struct Catalog {
     /// The version of this format; the key by which a description is known for one.
     pub feedline_pack: u32,
     /// What it consists of.
-    pub kind: Kind,
+    pub kind: PackedKind,
     /// How many samples there are.
     pub samples: u64,
     /// The names of the classes, in the order of their numbers.
@@ -193,7 +193,7 @@ pub struct Catalog {
 
 /// A file of a packed set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct ListedFile {
     /// Its path in the set's folder.
     pub path: String,
     /// The same where it is not UTF-8.
@@ -205,11 +205,11 @@ pub struct Entry {
     pub xxh3: String,
 }
 
-impl Entry {
+impl ListedFile {
     /// An entry for what lies at `path`.
     #[must_use]
-    pub fn new(path: &Path, bytes: u64, xxh3: u64) -> Entry {
-        Entry {
+    pub fn new(path: &Path, bytes: u64, xxh3: u64) -> ListedFile {
+        ListedFile {
             path: path.to_string_lossy().into_owned(),
             path_bytes: path.to_str().is_none().then(|| path.as_os_str().as_bytes().to_vec()),
             bytes,
@@ -404,7 +404,7 @@ impl Catalog {
     }
 
     /// Calls `each` with every file of the set, after the list's own checksum was compared.
-    pub fn files(&self, folder: &Path, each: &mut dyn FnMut(Entry)) -> Result<()> {
+    pub fn files(&self, folder: &Path, each: &mut dyn FnMut(ListedFile)) -> Result<()> {
         self.files_in(&Local, folder, each)
     }
 
@@ -413,7 +413,7 @@ impl Catalog {
         &self,
         store: &dyn Store,
         folder: &Path,
-        each: &mut dyn FnMut(Entry),
+        each: &mut dyn FnMut(ListedFile),
     ) -> Result<()> {
         let path = folder.join(LIST);
         let list = store.open(&path).map_err(failed("cannot open", &path))?;
@@ -423,7 +423,7 @@ impl Catalog {
         }
         for line in lines_of(list) {
             let line = line.map_err(failed("cannot read", &path))?;
-            let entry: Entry =
+            let entry: ListedFile =
                 serde_json::from_str(&line).map_err(|error| damaged(&path, error))?;
             check_inside(&path, &entry.path())?;
             each(entry);
@@ -439,7 +439,7 @@ fn own_checksum(description: &Value) -> String {
 /// Writes the list of files, and gives its checksum and the bytes of all of them.
 pub(crate) fn write_list(
     folder: &Path,
-    entries: &mut dyn Iterator<Item = Entry>,
+    entries: &mut dyn Iterator<Item = ListedFile>,
 ) -> Result<(String, u64)> {
     let path = folder.join(LIST);
     let file = output_file::create(&path).map_err(failed("cannot write", &path))?;
@@ -490,7 +490,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let mut catalog = Catalog {
             feedline_pack: VERSION,
-            kind: Kind::Format(SourceFormat::Csv),
+            kind: PackedKind::Format(SourceFormat::Csv),
             samples: 1,
             classes: Vec::new(),
             labels: Vec::new(),
@@ -512,7 +512,7 @@ mod tests {
                     assert!(!fine && error.to_string().contains("not in its folder"), "{error}");
                 }
             }
-            let entry = Entry::new(Path::new(path), 1, 1);
+            let entry = ListedFile::new(Path::new(path), 1, 1);
             (catalog.list, _) = write_list(&folder, &mut [entry].into_iter()).unwrap();
             assert_eq!(catalog.files(&folder, &mut |_| ()).is_ok(), fine, "{path:?}");
         }

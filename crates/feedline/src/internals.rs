@@ -7,7 +7,7 @@ pub mod output_file {
 
 /// What a packed set says of itself.
 pub mod catalog {
-    pub use crate::catalog::{Catalog, Kind, PackedField};
+    pub use crate::catalog::{Catalog, PackedField, PackedKind};
 }
 
 pub mod decode {

@@ -31,7 +31,7 @@ impl Variable {
 /// Where a row of no fixed length lies: which of the batch's tails, from which byte on, and how
 /// many bytes. In the batch's own memory these three numbers stand for it, and its shape after them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TailPlace {
     /// The tail's number.
     pub tail: u64,
     /// The first byte.
@@ -56,7 +56,7 @@ pub struct BatchField {
     pub row_bytes: usize,
     /// Where its rows begin in the batch's memory.
     pub offset: usize,
-    /// What it is if its rows have no length in common: then a row is an [`Entry`] and its shape.
+    /// What it is if its rows have no length in common: then a row is a [`TailPlace`] and its shape.
     pub variable: Option<Variable>,
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use feedline::error::SampleError;
-use feedline::internals::catalog::{Catalog, Kind};
+use feedline::internals::catalog::{Catalog, PackedKind};
 use feedline::internals::output_file;
 use feedline::internals::spec::show_bytes;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ impl Verify {
             && let Some(packed) = Catalog::read(&self.target)?
         {
             let found = self.compare(&packed, output)?;
-            if !found.bad.is_empty() || packed.kind == Kind::Raw {
+            if !found.bad.is_empty() || packed.kind == PackedKind::Raw {
                 return self.show_compared(&packed, &found, output);
             }
             compared = Some((packed, found));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::buffer::BatchMemory;
 use crate::error::Fault;
-use crate::layout::{BatchField, BatchLayout, Entry};
+use crate::layout::{BatchField, BatchLayout, TailPlace};
 use crate::sample::Value;
 
 /// The right to write some rows of a batch. The engine makes exactly one for each row.
@@ -99,7 +99,7 @@ impl RowWriter {
         &mut self,
         field: usize,
         row: usize,
-        entry: Entry,
+        entry: TailPlace,
         shape: &[usize],
     ) -> Result<(), Fault> {
         let axes = self.layout.fields()[field].variable.map_or(0, |variable| variable.axes());

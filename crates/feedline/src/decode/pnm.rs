@@ -59,7 +59,7 @@ impl<'a> Words<'a> {
 }
 
 /// What the header says.
-struct Layout {
+struct PnmHeader {
     /// The digit of its first two bytes: 1 to 3 as text, 4 to 6 as bytes; bits, gray, colour.
     kind: u8,
     height: usize,
@@ -70,8 +70,8 @@ struct Layout {
     start: usize,
 }
 
-impl Layout {
-    fn read(file: &[u8]) -> Result<Layout, Fault> {
+impl PnmHeader {
+    fn read(file: &[u8]) -> Result<PnmHeader, Fault> {
         let kind = file.get(1).map_or(0, |digit| digit.wrapping_sub(b'0'));
         let mut words = Words { file, at: 2 };
         let mut number = |name: &str| {
@@ -90,7 +90,7 @@ impl Layout {
         };
         // One byte of white space stands before the pixels.
         let start = words.at + 1;
-        Ok(Layout { kind, height, width, most, start })
+        Ok(PnmHeader { kind, height, width, most, start })
     }
 
     fn samples(&self) -> usize {
@@ -116,7 +116,7 @@ impl Layout {
 }
 
 pub(super) fn probe(file: &[u8], options: &DecodeOptions) -> Result<Declared, Fault> {
-    let layout = Layout::read(file)?;
+    let layout = PnmHeader::read(file)?;
     Ok(Declared {
         height: layout.height,
         width: layout.width,
@@ -133,7 +133,7 @@ pub(super) fn decode(
     options: &DecodeOptions,
     out: &mut [u8],
 ) -> Result<(), Fault> {
-    let layout = Layout::read(file)?;
+    let layout = PnmHeader::read(file)?;
     let (height, width) = header.stored;
     let channels = options.mode.channels();
     if (layout.height, layout.width) != (height, width) || out.len() < height * width * channels {
@@ -162,7 +162,7 @@ pub(super) fn decode(
 
 /// Reads rows one after the other.
 struct Rows<'a> {
-    layout: &'a Layout,
+    layout: &'a PnmHeader,
     shades: &'a [u8; 256],
     file: &'a [u8],
     at: usize,

@@ -57,7 +57,7 @@ enum Prediction {
 }
 
 /// What the directory says of the image, checked.
-struct Layout {
+struct TiffImage {
     height: usize,
     width: usize,
     meaning: Meaning,
@@ -80,8 +80,8 @@ struct Layout {
     little: bool,
 }
 
-impl Layout {
-    fn read(directory: &Directory<'_>) -> Result<Layout, Fault> {
+impl TiffImage {
+    fn read(directory: &Directory<'_>) -> Result<TiffImage, Fault> {
         let number = |tag| directory.number(tag, 0);
         let (Some(width), Some(height)) = (number(tag::WIDTH), number(tag::HEIGHT)) else {
             return Err(corrupt("declares no size"));
@@ -198,7 +198,7 @@ impl Layout {
             }
             (rows as usize, width)
         };
-        Ok(Layout {
+        Ok(TiffImage {
             height,
             width,
             meaning,
@@ -257,7 +257,7 @@ const BYTES_A_VISIT: u64 = 256;
 
 pub(super) fn probe(bytes: &[u8], options: &DecodeOptions) -> Result<Declared, Fault> {
     let directory = Directory::read(bytes)?;
-    let layout = Layout::read(&directory)?;
+    let layout = TiffImage::read(&directory)?;
     let pixels = layout.height.saturating_mul(layout.width);
     let image = pixels.saturating_mul(layout.samples * layout.bits.div_ceil(8));
     let (across, down) = layout.chunks();
@@ -299,7 +299,7 @@ pub(super) fn decode(
     out: &mut [u8],
 ) -> Result<(), Fault> {
     let directory = Directory::read(bytes)?;
-    let layout = Layout::read(&directory)?;
+    let layout = TiffImage::read(&directory)?;
     let (height, width) = header.stored;
     let channels = options.mode.channels();
     let contradiction = || corrupt("contradictory sizes");
@@ -372,7 +372,7 @@ fn zeros(bytes: usize) -> Result<Vec<u8>, Fault> {
     Ok(buffer)
 }
 
-fn palette(directory: &Directory<'_>, layout: &Layout) -> Result<Vec<[u8; 3]>, Fault> {
+fn palette(directory: &Directory<'_>, layout: &TiffImage) -> Result<Vec<[u8; 3]>, Fault> {
     if layout.meaning != Meaning::Palette {
         return Ok(Vec::new());
     }
@@ -391,7 +391,7 @@ fn palette(directory: &Directory<'_>, layout: &Layout) -> Result<Vec<[u8; 3]>, F
 struct Chunks<'a> {
     bytes: &'a [u8],
     directory: &'a Directory<'a>,
-    layout: &'a Layout,
+    layout: &'a TiffImage,
     options: &'a DecodeOptions,
     /// Packed bytes that may still be looked at: strips that share their bytes would let a small
     /// file ask for any amount of work.
@@ -404,7 +404,7 @@ impl<'a> Chunks<'a> {
     fn new(
         bytes: &'a [u8],
         directory: &'a Directory<'a>,
-        layout: &'a Layout,
+        layout: &'a TiffImage,
         options: &'a DecodeOptions,
     ) -> Self {
         let left = bytes.len().saturating_mul(4);
@@ -603,7 +603,7 @@ fn pack_bits(mut packed: &[u8], out: &mut [u8]) -> usize {
 }
 
 /// Undoes the differences that a row was stored as.
-fn predict(layout: &Layout, samples: usize, row: &mut [u8]) {
+fn predict(layout: &TiffImage, samples: usize, row: &mut [u8]) {
     let little = layout.little;
     match (layout.prediction, layout.bits) {
         (Prediction::None, _) => {}
@@ -654,7 +654,7 @@ fn divided(color: u8, alpha: u8) -> u8 {
 }
 
 /// One row of the file to one row of the output.
-fn expand(layout: &Layout, palette: &[[u8; 3]], row: &[u8], mode: ColorMode, to: &mut [u8]) {
+fn expand(layout: &TiffImage, palette: &[[u8; 3]], row: &[u8], mode: ColorMode, to: &mut [u8]) {
     let bits = layout.bits;
     let size = bits.div_ceil(8);
     // The byte of a sample that counts most.

@@ -58,13 +58,13 @@ pub(super) mod tag {
 
 /// Where the values of a tag lie.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct TagValues {
     kind: u16,
     count: usize,
     at: usize,
 }
 
-impl Entry {
+impl TagValues {
     /// Bytes of a value; 0 for kinds that are no whole numbers.
     fn size(&self) -> usize {
         match self.kind {
@@ -80,7 +80,7 @@ impl Entry {
 pub(super) struct Directory<'a> {
     file: &'a [u8],
     pub(super) little: bool,
-    entries: [Option<Entry>; tag::ALL.len()],
+    entries: [Option<TagValues>; tag::ALL.len()],
 }
 
 impl<'a> Directory<'a> {
@@ -105,7 +105,7 @@ impl<'a> Directory<'a> {
             let Some(place) = tag::ALL.iter().position(|known| *known == name) else { continue };
             let kind = found.unsigned(at + 2, 2)? as u16;
             let values = usize::try_from(found.unsigned(at + 4, inside)?).ok()?;
-            let mut entry = Entry { kind, count: values, at: at + 4 + inside };
+            let mut entry = TagValues { kind, count: values, at: at + 4 + inside };
             if entry.size().saturating_mul(values) > inside {
                 entry.at = usize::try_from(found.unsigned(entry.at, inside)?).ok()?;
             }
@@ -124,7 +124,7 @@ impl<'a> Directory<'a> {
         })
     }
 
-    fn entry(&self, tag: u16) -> Option<Entry> {
+    fn entry(&self, tag: u16) -> Option<TagValues> {
         self.entries[tag::ALL.iter().position(|known| *known == tag)?]
     }
 

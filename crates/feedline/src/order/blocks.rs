@@ -21,11 +21,11 @@ pub(super) struct BlockShuffle {
     open: u64,
     seed: u64,
     /// The tables of the epochs asked for last: the one that is read, and the one prefetched.
-    tables: Mutex<Known>,
+    tables: Mutex<KeptTables>,
 }
 
 /// Epochs with their tables.
-type Known = [Option<(u64, Arc<Table>)>; 2];
+type KeptTables = [Option<(u64, Arc<Table>)>; 2];
 
 /// The order of an epoch's blocks.
 pub(super) struct Table {
@@ -47,7 +47,7 @@ impl BlockShuffle {
 
     /// The table of an epoch, made when the epoch is asked for first.
     pub(super) fn table(&self, epoch: u64) -> Arc<Table> {
-        let find = |tables: &Known| {
+        let find = |tables: &KeptTables| {
             let known = tables.iter().flatten().find(|(known, _)| *known == epoch);
             known.map(|(_, table)| table.clone())
         };

@@ -43,7 +43,7 @@ pub struct Pick {
     pub index: u64,
 }
 
-enum Kind {
+enum OrderKind {
     Sequential,
     Shuffled,
     Blocks(BlockShuffle),
@@ -80,7 +80,7 @@ impl BlockEnds {
 
 /// The order of all epochs.
 pub(crate) struct Order {
-    kind: Kind,
+    kind: OrderKind,
     chosen: Chosen,
     seed: u64,
     /// Samples to choose from, after the subset.
@@ -113,7 +113,7 @@ impl Order {
                 .allowed(format!("some of the {total} samples")));
         }
         let mut order = Order {
-            kind: Kind::Sequential,
+            kind: OrderKind::Sequential,
             chosen,
             seed: spec.seed,
             population,
@@ -130,18 +130,18 @@ impl Order {
             .allowed("weights that are not so far apart"));
         }
         order.kind = if !shares.is_empty() {
-            Kind::Mixed(Mix::new(&shares, sizes, spec.shuffle))
+            OrderKind::Mixed(Mix::new(&shares, sizes, spec.shuffle))
         } else if let Some(weights) = &spec.weights {
-            Kind::Weighted(order.weighted(weights, label)?)
+            OrderKind::Weighted(order.weighted(weights, label)?)
         } else if spec.replacement {
-            Kind::Replacement
+            OrderKind::Replacement
         } else if spec.shuffle {
-            Kind::Shuffled
+            OrderKind::Shuffled
         } else {
-            Kind::Sequential
+            OrderKind::Sequential
         };
         if let Some(samples) = spec.num_samples {
-            let once = matches!(order.kind, Kind::Sequential | Kind::Shuffled);
+            let once = matches!(order.kind, OrderKind::Sequential | OrderKind::Shuffled);
             if once && samples > population {
                 return Err(SpecError::new("num_samples", "is more than the data set has")
                     .value(samples)
@@ -189,10 +189,10 @@ impl Order {
         let ends: Option<Vec<u64>> =
             blocks.ends.iter().map(|end| self.chosen_below(*end)).collect();
         let Some(ends) = ends else { return (self, None) };
-        if !matches!(self.kind, Kind::Shuffled) || ends.len() as u64 <= open {
+        if !matches!(self.kind, OrderKind::Shuffled) || ends.len() as u64 <= open {
             return (self, None);
         }
-        self.kind = Kind::Blocks(BlockShuffle::new(ends, open, self.seed));
+        self.kind = OrderKind::Blocks(BlockShuffle::new(ends, open, self.seed));
         (self, Some(open))
     }
 
@@ -219,7 +219,7 @@ impl Order {
     #[must_use]
     pub(crate) fn epoch(&self, epoch: u64) -> EpochOrder<'_> {
         let table = match &self.kind {
-            Kind::Blocks(shuffle) => Some(shuffle.table(epoch)),
+            OrderKind::Blocks(shuffle) => Some(shuffle.table(epoch)),
             _ => None,
         };
         EpochOrder {
@@ -290,15 +290,17 @@ impl EpochOrder<'_> {
     pub(crate) fn pick(&self, position: u64) -> Pick {
         let order = self.order;
         let number = match &order.kind {
-            Kind::Sequential => position,
-            Kind::Shuffled => self.shuffle.apply(position),
-            Kind::Blocks(shuffle) => match &self.table {
+            OrderKind::Sequential => position,
+            OrderKind::Shuffled => self.shuffle.apply(position),
+            OrderKind::Blocks(shuffle) => match &self.table {
                 Some(table) => shuffle.pick(table, position),
                 None => position,
             },
-            Kind::Replacement => Draws::with_key(self.draws, position, 0).below(order.population),
-            Kind::Weighted(alias) => alias.pick(&mut Draws::with_key(self.draws, position, 0)),
-            Kind::Mixed(mix) => {
+            OrderKind::Replacement => {
+                Draws::with_key(self.draws, position, 0).below(order.population)
+            }
+            OrderKind::Weighted(alias) => alias.pick(&mut Draws::with_key(self.draws, position, 0)),
+            OrderKind::Mixed(mix) => {
                 // The mix is one endless stream, of which an epoch is a window: so every sample
                 // of every source has its turn before any comes again.
                 let place =
@@ -317,8 +319,8 @@ impl EpochOrder<'_> {
         let order = self.order;
         let mut draws = Draws::with_key(self.substitute, row.draws, attempt);
         let number = match &order.kind {
-            Kind::Weighted(alias) => alias.pick(&mut draws),
-            Kind::Mixed(_) => {
+            OrderKind::Weighted(alias) => alias.pick(&mut draws),
+            OrderKind::Mixed(_) => {
                 let Pick { source, .. } = self.pick(row.position);
                 let before = if source == 0 { 0 } else { order.ends[source - 1] };
                 before + draws.below(order.ends[source] - before)

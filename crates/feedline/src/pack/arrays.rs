@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::npy::{PATCHABLE, header};
 use super::record::{Record, RecordWriter, WriteOptions};
-use super::stretch::{Layout, check, layouts, shape_bytes};
+use super::stretch::{FieldLayout, check, layouts, shape_bytes};
 use crate::error::{Error, Result};
 use crate::sample::{DType, Field};
 
@@ -69,18 +69,22 @@ enum NpyColumn {
 }
 
 /// Writes a folder of arrays.
-pub(crate) struct Writer {
+pub(crate) struct NpyWriter {
     path: PathBuf,
-    layouts: Vec<Layout>,
+    layouts: Vec<FieldLayout>,
     columns: Vec<NpyColumn>,
     samples: u64,
     bytes: u64,
 }
 
-impl Writer {
+impl NpyWriter {
     /// Begins a folder, which must not be there. There is nothing to choose: an array that is
     /// mapped is not compressed.
-    pub(crate) fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
+    pub(crate) fn create(
+        path: &Path,
+        fields: &[Field],
+        options: &WriteOptions,
+    ) -> Result<NpyWriter> {
         if let Some(name) = options.compression.as_deref().filter(|name| *name != "none") {
             return Err(Error::Source {
                 what: path.display().to_string(),
@@ -95,10 +99,10 @@ impl Writer {
         for (field, layout) in fields.iter().zip(&layouts) {
             let file = |part: &str| path.join(format!("{}{part}.npy", field.name));
             columns.push(match layout {
-                Layout::Rows { dtype, shape } => {
+                FieldLayout::Rows { dtype, shape } => {
                     NpyColumn::Rows(Growing::new(file(""), *dtype, shape)?)
                 }
-                Layout::Stretches { dtype, axes, text } => {
+                FieldLayout::Stretches { dtype, axes, text } => {
                     let part = if *text { ".text" } else { ".data" };
                     let data = Growing::new(file(part), *dtype, &[])?;
                     let mut offsets = Growing::new(file(".offsets"), DType::I64, &[])?;
@@ -109,11 +113,11 @@ impl Writer {
                 }
             });
         }
-        Ok(Writer { path: path.to_owned(), layouts, columns, samples: 0, bytes: 0 })
+        Ok(NpyWriter { path: path.to_owned(), layouts, columns, samples: 0, bytes: 0 })
     }
 }
 
-impl RecordWriter for Writer {
+impl RecordWriter for NpyWriter {
     fn put(&mut self, record: &Record<'_>) -> Result<()> {
         check(&self.path, &self.layouts, record)?;
         for (column, given) in self.columns.iter_mut().zip(record.values) {

@@ -18,7 +18,7 @@ const BATCH: u64 = 16 << 20;
 const ROWS: u64 = 1 << 16;
 
 /// Writes one file.
-pub(crate) struct Writer {
+pub(crate) struct FeatherWriter {
     path: PathBuf,
     writer: FileWriter<BufWriter<File>>,
     batch: Batch,
@@ -26,9 +26,13 @@ pub(crate) struct Writer {
     written: u64,
 }
 
-impl Writer {
+impl FeatherWriter {
     /// Begins a file that must not be there yet.
-    pub(crate) fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
+    pub(crate) fn create(
+        path: &Path,
+        fields: &[Field],
+        options: &WriteOptions,
+    ) -> Result<FeatherWriter> {
         let batch = Batch::new(path, fields)?;
         let compression = match options.compression.as_deref() {
             None | Some("none" | "uncompressed") => None,
@@ -48,7 +52,7 @@ impl Writer {
         let writer = FileWriter::try_new_with_options(file, batch.schema(), how)
             .map_err(|error| failed(path, error))?;
         let rows = options.block_samples.unwrap_or(ROWS).max(1);
-        Ok(Writer { path: path.to_owned(), writer, batch, rows, written: 0 })
+        Ok(FeatherWriter { path: path.to_owned(), writer, batch, rows, written: 0 })
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -61,7 +65,7 @@ impl Writer {
     }
 }
 
-impl RecordWriter for Writer {
+impl RecordWriter for FeatherWriter {
     fn put(&mut self, record: &Record<'_>) -> Result<()> {
         if self.batch.is_full(record, self.rows, BATCH) {
             self.flush()?;

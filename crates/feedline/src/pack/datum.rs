@@ -23,7 +23,7 @@ pub enum Datum<'a> {
 }
 
 /// Bytes and shape as a record holds them.
-type Stored<'a> = (Cow<'a, [u8]>, &'a [usize]);
+type RecordValue<'a> = (Cow<'a, [u8]>, &'a [usize]);
 
 impl<'a> Datum<'a> {
     /// The field that it is taken for when nothing was declared.
@@ -42,7 +42,7 @@ impl<'a> Datum<'a> {
     }
 
     /// The bytes for a field of that kind, or why it is none.
-    pub(super) fn stored_as(&self, kind: &FieldKind) -> Result<Stored<'a>, String> {
+    pub(super) fn stored_as(&self, kind: &FieldKind) -> Result<RecordValue<'a>, String> {
         let wrong = || Err(format!("is {}, where {} was declared", self.name(), show(kind)));
         match (*self, kind) {
             (Datum::Image(bytes) | Datum::Bytes(bytes), FieldKind::EncodedImage) => {
@@ -128,7 +128,7 @@ impl<'a> Datum<'a> {
 }
 
 /// The elements, if there are as many as the shape has.
-fn whole<'a>(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> Result<Stored<'a>, String> {
+fn whole<'a>(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> Result<RecordValue<'a>, String> {
     let count = shape.iter().try_fold(dtype.size(), |count, side| count.checked_mul(*side));
     match count == Some(bytes.len()) {
         true => Ok((bytes.into(), shape)),

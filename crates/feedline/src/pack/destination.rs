@@ -310,7 +310,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::catalog::{Entry, Kind};
+    use crate::catalog::{ListedFile, PackedKind};
 
     /// A folder of its own, removed at the end.
     struct Folder(PathBuf);
@@ -341,11 +341,11 @@ mod tests {
     /// A set of one file, described.
     fn describe(folder: &Path, job: &Value) -> Catalog {
         fs::write(folder.join("a"), b"abc").unwrap();
-        let mut entries = [Entry::new(Path::new("a"), 3, 0)].into_iter();
+        let mut entries = [ListedFile::new(Path::new("a"), 3, 0)].into_iter();
         let (list, bytes) = catalog::write_list(folder, &mut entries).unwrap();
         Catalog {
             feedline_pack: catalog::VERSION,
-            kind: Kind::Images,
+            kind: PackedKind::Images,
             samples: 1,
             classes: Vec::new(),
             labels: Vec::new(),

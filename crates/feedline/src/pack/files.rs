@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::destination::{Destination, JOURNAL};
-use crate::catalog::{self, Entry};
+use crate::catalog::{self, ListedFile};
 use crate::error::{Error, Result};
 
 /// A file that is in place.
@@ -163,7 +163,7 @@ pub fn check(
     packed.files(folder, &mut |entry| entries.push(entry))?;
     let (next, done, bytes) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let found = Mutex::new(Vec::new());
-    let compare = |entry: &Entry| {
+    let compare = |entry: &ListedFile| {
         let (length, xxh3) = match catalog::checksum(&folder.join(entry.path())) {
             Ok(found) => found,
             Err(error) => return Some(error.to_string()),
@@ -199,8 +199,8 @@ pub fn check(
     if let Some(reason) = catalog::Catalog::check_description(folder)? {
         bad(Path::new(catalog::FILE), reason);
     }
-    if packed.kind == catalog::Kind::Images {
-        let known = entries.iter().map(Entry::path).collect();
+    if packed.kind == catalog::PackedKind::Images {
+        let known = entries.iter().map(ListedFile::path).collect();
         for path in unknown(folder, &known, image_extensions)? {
             bad(&path, "was added: it is not in the list of the packed set".to_owned());
         }
@@ -211,18 +211,18 @@ pub fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Catalog, FILE, Kind};
+    use crate::catalog::{Catalog, FILE, PackedKind};
 
     #[test]
     fn added_images_and_a_changed_description_are_found() {
         let top = std::env::temp_dir().join(format!("feedline-check-{}", std::process::id()));
         fs::create_dir_all(top.join("cat")).unwrap();
         fs::write(top.join("cat/1.jpg"), b"one").unwrap();
-        let one = Entry::new(Path::new("cat/1.jpg"), 3, xxhash_rust::xxh3::xxh3_64(b"one"));
+        let one = ListedFile::new(Path::new("cat/1.jpg"), 3, xxhash_rust::xxh3::xxh3_64(b"one"));
         let (list, bytes) = catalog::write_list(&top, &mut [one].into_iter()).unwrap();
         let packed = Catalog {
             feedline_pack: catalog::VERSION,
-            kind: Kind::Images,
+            kind: PackedKind::Images,
             samples: 1,
             classes: vec!["cat".to_owned()],
             labels: Vec::new(),

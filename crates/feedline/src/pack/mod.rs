@@ -63,17 +63,17 @@ pub fn create(
     Ok(match format {
         SourceFormat::Tar => Box::new(tar::TarWriter::create(path, fields, options)?),
         #[cfg(feature = "hdf5")]
-        SourceFormat::Hdf5 => Box::new(hdf5::Writer::create(path, fields, options)?),
-        SourceFormat::Npy => Box::new(arrays::Writer::create(path, fields, options)?),
-        SourceFormat::Zarr => Box::new(zarr::Writer::create(path, fields, options)?),
+        SourceFormat::Hdf5 => Box::new(hdf5::Hdf5Writer::create(path, fields, options)?),
+        SourceFormat::Npy => Box::new(arrays::NpyWriter::create(path, fields, options)?),
+        SourceFormat::Zarr => Box::new(zarr::ZarrWriter::create(path, fields, options)?),
         SourceFormat::Tfrecord => {
             Box::new(tfrecord::TfrecordWriter::create(path, fields, options)?)
         }
         SourceFormat::Lmdb => Box::new(lmdb::LmdbWriter::create(path, fields, options)?),
         #[cfg(feature = "parquet")]
-        SourceFormat::Parquet => Box::new(parquet::Writer::create(path, fields, options)?),
+        SourceFormat::Parquet => Box::new(parquet::ParquetWriter::create(path, fields, options)?),
         #[cfg(feature = "parquet")]
-        SourceFormat::Arrow => Box::new(arrow::Writer::create(path, fields, options)?),
+        SourceFormat::Arrow => Box::new(arrow::FeatherWriter::create(path, fields, options)?),
         _ => {
             return Err(Error::Source {
                 what: path.display().to_string(),

@@ -21,7 +21,7 @@ const GROUP: u64 = 32 << 20;
 const ROWS: u64 = 1 << 17;
 
 /// Writes one file.
-pub(crate) struct Writer {
+pub(crate) struct ParquetWriter {
     path: PathBuf,
     writer: ArrowWriter<BufWriter<File>>,
     batch: Batch,
@@ -52,9 +52,13 @@ fn compression(path: &Path, options: &WriteOptions) -> Result<Compression> {
     })
 }
 
-impl Writer {
+impl ParquetWriter {
     /// Begins a file that must not be there yet.
-    pub(crate) fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
+    pub(crate) fn create(
+        path: &Path,
+        fields: &[Field],
+        options: &WriteOptions,
+    ) -> Result<ParquetWriter> {
         let batch = Batch::new(path, fields)?;
         let mut properties = WriterProperties::builder()
             .set_compression(compression(path, options)?)
@@ -94,7 +98,7 @@ impl Writer {
         let writer = ArrowWriter::try_new(file, batch.schema().clone(), Some(properties.build()))
             .map_err(|error| failed(path, error))?;
         let rows = options.block_samples.unwrap_or(ROWS).max(1);
-        Ok(Writer { path: path.to_owned(), writer, batch, rows })
+        Ok(ParquetWriter { path: path.to_owned(), writer, batch, rows })
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -109,7 +113,7 @@ impl Writer {
     }
 }
 
-impl RecordWriter for Writer {
+impl RecordWriter for ParquetWriter {
     fn put(&mut self, record: &Record<'_>) -> Result<()> {
         if self.batch.is_full(record, self.rows, GROUP) {
             self.flush()?;

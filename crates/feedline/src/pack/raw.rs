@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::ALIGNMENT;
-use crate::catalog::{self, Entry};
+use crate::catalog::{self, ListedFile};
 use crate::error::{Error, Result};
 use crate::sample::{RawIndex, RawRecord};
 
@@ -34,7 +34,7 @@ pub(crate) struct Sample<'a> {
 }
 
 /// Writes samples from many threads; they lie in the order of their numbers.
-pub(crate) struct Writer {
+pub(crate) struct RawWriter {
     folder: PathBuf,
     shard_bytes: u64,
     state: Mutex<RawWriterState>,
@@ -50,10 +50,10 @@ struct RawWriterState {
     index: RawIndex,
 }
 
-impl Writer {
+impl RawWriter {
     /// Writes into `folder`, files of `shard_bytes` at most (or one sample).
     #[must_use]
-    pub(crate) fn new(folder: &Path, labels: usize, shard_bytes: u64) -> Writer {
+    pub(crate) fn new(folder: &Path, labels: usize, shard_bytes: u64) -> RawWriter {
         let state = RawWriterState {
             next: 0,
             failed: false,
@@ -62,7 +62,7 @@ impl Writer {
             index: RawIndex::new(labels),
         };
         let (state, turn) = (Mutex::new(state), Condvar::new());
-        Writer { folder: folder.to_owned(), shard_bytes, state, turn }
+        RawWriter { folder: folder.to_owned(), shard_bytes, state, turn }
     }
 
     fn lock(&self) -> MutexGuard<'_, RawWriterState> {
@@ -144,7 +144,7 @@ impl Writer {
 
     /// Writes the index, has all of it reach the disk, and gives the files with their checksums
     /// as they are read back, and the number of samples.
-    pub(crate) fn finish(self) -> Result<(Vec<Entry>, u64)> {
+    pub(crate) fn finish(self) -> Result<(Vec<ListedFile>, u64)> {
         let state = self.lock();
         let (index, names) = state.index.files();
         let shards = state.shard.as_ref().map_or(0, |(last, _)| last + 1);
@@ -158,7 +158,7 @@ impl Writer {
             let path = self.folder.join(&name);
             File::open(&path).and_then(|file| file.sync_all()).map_err(self.failed(&name))?;
             let (bytes, xxh3) = catalog::checksum(&path)?;
-            entries.push(Entry::new(Path::new(&name), bytes, xxh3));
+            entries.push(ListedFile::new(Path::new(&name), bytes, xxh3));
         }
         Ok((entries, state.index.len()))
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::record::{Record, RecordWriter, WriteOptions};
-use crate::catalog::{self, Entry, Shard};
+use crate::catalog::{self, ListedFile, Shard};
 use crate::error::{Error, Result};
 use crate::sample::Field;
 use crate::spec::SourceFormat;
@@ -91,7 +91,7 @@ pub(crate) struct Finished {
     /// What it is.
     pub shard: Shard,
     /// Its files with their checksums, as they are read back.
-    pub files: Vec<Entry>,
+    pub files: Vec<ListedFile>,
 }
 
 /// Writes records into shards. The same records give the same shards.
@@ -169,10 +169,10 @@ impl Full {
 }
 
 /// The file at `path`, or all files below it, sorted.
-fn list(path: &Path, name: &Path, files: &mut Vec<Entry>) -> Result<()> {
+fn list(path: &Path, name: &Path, files: &mut Vec<ListedFile>) -> Result<()> {
     if !fs::metadata(path).map_err(failed("cannot open", path))?.is_dir() {
         let (bytes, xxh3) = catalog::checksum(path)?;
-        files.push(Entry::new(name, bytes, xxh3));
+        files.push(ListedFile::new(name, bytes, xxh3));
         return Ok(());
     }
     let mut names = fs::read_dir(path)

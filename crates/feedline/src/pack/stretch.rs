@@ -8,7 +8,7 @@ use crate::sample::{DType, Field, FieldKind};
 
 /// How a field is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(super) enum FieldLayout {
     /// An array with a row for each sample.
     Rows {
         /// The type of its elements.
@@ -27,13 +27,13 @@ pub(super) enum Layout {
     },
 }
 
-impl Layout {
+impl FieldLayout {
     /// The layout of a field.
-    pub(super) fn of(field: &Field) -> Layout {
-        let stretches = |dtype, axes, text| Layout::Stretches { dtype, axes, text };
+    pub(super) fn of(field: &Field) -> FieldLayout {
+        let stretches = |dtype, axes, text| FieldLayout::Stretches { dtype, axes, text };
         match &field.kind {
             FieldKind::Array { dtype, shape } => {
-                Layout::Rows { dtype: *dtype, shape: shape.clone() }
+                FieldLayout::Rows { dtype: *dtype, shape: shape.clone() }
             }
             FieldKind::Ragged { dtype, axes } => stretches(*dtype, Some(*axes), false),
             FieldKind::Pixels { .. } => stretches(DType::U8, Some(3), false),
@@ -45,19 +45,21 @@ impl Layout {
     /// The type of the elements.
     pub(super) fn dtype(&self) -> DType {
         match self {
-            Layout::Rows { dtype, .. } | Layout::Stretches { dtype, .. } => *dtype,
+            FieldLayout::Rows { dtype, .. } | FieldLayout::Stretches { dtype, .. } => *dtype,
         }
     }
 
     /// Says what is wrong with a value, which is a mistake of the program.
     fn check(&self, given: &Given<'_>) -> std::result::Result<(), String> {
         let shape = match self {
-            Layout::Rows { shape, .. } => &shape[..],
-            Layout::Stretches { axes: Some(axes), .. } if given.shape.len() == *axes => given.shape,
-            Layout::Stretches { axes: Some(axes), .. } => {
+            FieldLayout::Rows { shape, .. } => &shape[..],
+            FieldLayout::Stretches { axes: Some(axes), .. } if given.shape.len() == *axes => {
+                given.shape
+            }
+            FieldLayout::Stretches { axes: Some(axes), .. } => {
                 return Err(format!("has shape {:?}, not {axes} axes", given.shape));
             }
-            Layout::Stretches { axes: None, .. } => return Ok(()),
+            FieldLayout::Stretches { axes: None, .. } => return Ok(()),
         };
         let wanted = shape.iter().product::<usize>() * self.dtype().size();
         match wanted == given.bytes.len() {
@@ -68,7 +70,7 @@ impl Layout {
 }
 
 /// The layouts of all fields, whose names can be names of files.
-pub(super) fn layouts(path: &Path, fields: &[Field]) -> Result<Vec<Layout>> {
+pub(super) fn layouts(path: &Path, fields: &[Field]) -> Result<Vec<FieldLayout>> {
     for field in fields {
         let name = &field.name;
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
@@ -78,7 +80,7 @@ pub(super) fn layouts(path: &Path, fields: &[Field]) -> Result<Vec<Layout>> {
             });
         }
     }
-    Ok(fields.iter().map(Layout::of).collect())
+    Ok(fields.iter().map(FieldLayout::of).collect())
 }
 
 /// Bytes of a block at most: it is put together in memory.
@@ -99,7 +101,7 @@ pub(super) fn rows_of_block(path: &Path, said: Option<u64>, row: usize) -> Resul
 }
 
 /// Checks a sample against the layouts.
-pub(super) fn check(path: &Path, layouts: &[Layout], record: &Record<'_>) -> Result<()> {
+pub(super) fn check(path: &Path, layouts: &[FieldLayout], record: &Record<'_>) -> Result<()> {
     let wrong = |problem: String| Error::Source {
         what: path.display().to_string(),
         problem: format!("sample {:?} {problem}", record.key),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::record::{Record, RecordWriter, WriteOptions};
-use super::stretch::{Layout, check, layouts, rows_of_block, shape_bytes};
+use super::stretch::{FieldLayout, check, layouts, rows_of_block, shape_bytes};
 use crate::error::{Error, Result};
 use crate::sample::{DType, Field};
 
@@ -198,21 +198,25 @@ enum ZarrColumn {
 }
 
 /// Writes a group.
-pub(crate) struct Writer {
+pub(crate) struct ZarrWriter {
     path: PathBuf,
-    layouts: Vec<Layout>,
+    layouts: Vec<FieldLayout>,
     columns: Vec<ZarrColumn>,
     samples: u64,
     bytes: u64,
 }
 
-impl Writer {
+impl ZarrWriter {
     /// Begins a group in a folder that must not be there. Chunks are compressed with zstd unless
     /// "gzip" or "none" is said, and have about 1 MiB unless their rows are said.
-    pub(crate) fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
+    pub(crate) fn create(
+        path: &Path,
+        fields: &[Field],
+        options: &WriteOptions,
+    ) -> Result<ZarrWriter> {
         let compression = Compression::choose(path, options)?;
         let layouts = layouts(path, fields)?;
-        let is_unknown = |layout: &Layout| layout.dtype() == DType::BF16;
+        let is_unknown = |layout: &FieldLayout| layout.dtype() == DType::BF16;
         if let Some(at) = layouts.iter().position(is_unknown) {
             return Err(Error::Source {
                 what: path.display().to_string(),
@@ -231,10 +235,10 @@ impl Writer {
                 Growing::new(folder, dtype, shape, each, compression)
             };
             columns.push(match layout {
-                Layout::Rows { dtype, shape } => {
+                FieldLayout::Rows { dtype, shape } => {
                     ZarrColumn::Rows(new("", *dtype, shape, options.block_samples)?)
                 }
-                Layout::Stretches { dtype, axes, text } => {
+                FieldLayout::Stretches { dtype, axes, text } => {
                     let mut offsets = new("_offsets", DType::I64, &[], None)?;
                     offsets.push(&0i64.to_ne_bytes())?;
                     let shapes = axes.map(|axes| new("_shapes", DType::I64, &[axes], None));
@@ -249,11 +253,11 @@ impl Writer {
                 }
             });
         }
-        Ok(Writer { path: path.to_owned(), layouts, columns, samples: 0, bytes: 0 })
+        Ok(ZarrWriter { path: path.to_owned(), layouts, columns, samples: 0, bytes: 0 })
     }
 }
 
-impl RecordWriter for Writer {
+impl RecordWriter for ZarrWriter {
     fn put(&mut self, record: &Record<'_>) -> Result<()> {
         check(&self.path, &self.layouts, record)?;
         for (column, given) in self.columns.iter_mut().zip(record.values) {

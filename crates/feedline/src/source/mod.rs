@@ -237,17 +237,17 @@ fn table_columns(packed: &Catalog) -> Columns {
 fn open_path(path: &Path, with: &Opening<'_>) -> Result<Arc<dyn Source>> {
     if let Some(packed) = Catalog::read_in(&**with.store, path)? {
         match packed.kind {
-            catalog::Kind::Raw => return Ok(Arc::new(Raw::open(path, &packed, with)?)),
-            catalog::Kind::Format(format) => {
+            catalog::PackedKind::Raw => return Ok(Arc::new(Raw::open(path, &packed, with)?)),
+            catalog::PackedKind::Format(format) => {
                 let files = packed::files(path, &packed);
                 let inner = open_format(format, &files, &[], with)?;
                 return Ok(Arc::new(packed::Packed::new(path, &packed, inner)?));
             }
-            catalog::Kind::Images if packed.table => {
+            catalog::PackedKind::Images if packed.table => {
                 let table = path.join(catalog::TABLE);
                 return Ok(Arc::new(Manifest::open(&table, &table_columns(&packed), None, with)?));
             }
-            catalog::Kind::Images => {}
+            catalog::PackedKind::Images => {}
         }
     }
     open_found(path, &[], with)

@@ -79,7 +79,7 @@ pub(in crate::source) fn images(
     store: &dyn Store,
     found: &mut dyn FnMut(&Path) -> Result<()>,
 ) -> Result<()> {
-    let mut walk = Walk { store, found: Vec::new(), ancestors: Vec::new(), linked: 0 };
+    let mut walk = FolderWalk { store, found: Vec::new(), ancestors: Vec::new(), linked: 0 };
     walk.add(top, false)?;
     let mut folders = walk.found;
     // "a/b" and "a-b" compare as text here, not part by part.
@@ -103,7 +103,7 @@ pub(in crate::source) fn images(
 const MOST_LINKED: u64 = 100_000;
 
 /// Folders found on a walk.
-struct Walk<'a> {
+struct FolderWalk<'a> {
     store: &'a dyn Store,
     found: Vec<PathBuf>,
     /// The folders that lead to the present one.
@@ -112,7 +112,7 @@ struct Walk<'a> {
     linked: u64,
 }
 
-impl Walk<'_> {
+impl FolderWalk<'_> {
     /// Adds `folder` and all folders below it. One that is its own ancestor is a loop of links.
     fn add(&mut self, folder: &Path, through_link: bool) -> Result<()> {
         let identity = self.store.find(folder).map_err(|e| failed(folder, e))?.identity;

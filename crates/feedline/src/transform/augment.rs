@@ -15,7 +15,7 @@ use crate::spec::Table;
 
 /// The kinds, as often as each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum AugmentOp {
     Identity,
     ShearX,
     ShearY,
@@ -32,29 +32,33 @@ enum Kind {
     Equalize,
 }
 
-const KINDS: [(Kind, &str); 14] = [
-    (Kind::Identity, "Identity"),
-    (Kind::ShearX, "ShearX"),
-    (Kind::ShearY, "ShearY"),
-    (Kind::TranslateX, "TranslateX"),
-    (Kind::TranslateY, "TranslateY"),
-    (Kind::Rotate, "Rotate"),
-    (Kind::Brightness, "Brightness"),
-    (Kind::Color, "Color"),
-    (Kind::Contrast, "Contrast"),
-    (Kind::Sharpness, "Sharpness"),
-    (Kind::Posterize, "Posterize"),
-    (Kind::Solarize, "Solarize"),
-    (Kind::AutoContrast, "AutoContrast"),
-    (Kind::Equalize, "Equalize"),
+const KINDS: [(AugmentOp, &str); 14] = [
+    (AugmentOp::Identity, "Identity"),
+    (AugmentOp::ShearX, "ShearX"),
+    (AugmentOp::ShearY, "ShearY"),
+    (AugmentOp::TranslateX, "TranslateX"),
+    (AugmentOp::TranslateY, "TranslateY"),
+    (AugmentOp::Rotate, "Rotate"),
+    (AugmentOp::Brightness, "Brightness"),
+    (AugmentOp::Color, "Color"),
+    (AugmentOp::Contrast, "Contrast"),
+    (AugmentOp::Sharpness, "Sharpness"),
+    (AugmentOp::Posterize, "Posterize"),
+    (AugmentOp::Solarize, "Solarize"),
+    (AugmentOp::AutoContrast, "AutoContrast"),
+    (AugmentOp::Equalize, "Equalize"),
 ];
 
-impl Kind {
+impl AugmentOp {
     /// True when the magnitude goes both ways.
     fn signed(self) -> bool {
         !matches!(
             self,
-            Kind::Identity | Kind::Posterize | Kind::Solarize | Kind::AutoContrast | Kind::Equalize
+            AugmentOp::Identity
+                | AugmentOp::Posterize
+                | AugmentOp::Solarize
+                | AugmentOp::AutoContrast
+                | AugmentOp::Equalize
         )
     }
 }
@@ -62,7 +66,7 @@ impl Kind {
 /// One of the ops that an image gets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Draw {
-    kind: Kind,
+    kind: AugmentOp,
     name: &'static str,
     magnitude: f64,
 }
@@ -100,25 +104,26 @@ const WIDE: Space =
 
 impl Space {
     /// The magnitude in bin `at`, without its sign.
-    fn magnitude(&self, kind: Kind, input: ImageShape, bins: u64, at: u64) -> f64 {
+    fn magnitude(&self, kind: AugmentOp, input: ImageShape, bins: u64, at: u64) -> f64 {
         let translate = |side: usize| match self.translate {
             Ok(pixels) => pixels,
             Err(part) => (part * side as f64) as f32,
         };
         match kind {
-            Kind::Identity | Kind::AutoContrast | Kind::Equalize => 0.0,
-            Kind::ShearX | Kind::ShearY => linspace(0.0, self.shear, bins, at),
-            Kind::TranslateX => linspace(0.0, translate(input.width), bins, at),
-            Kind::TranslateY => linspace(0.0, translate(input.height), bins, at),
-            Kind::Rotate => linspace(0.0, self.rotate, bins, at),
-            Kind::Brightness | Kind::Color | Kind::Contrast | Kind::Sharpness => {
-                linspace(0.0, self.factor, bins, at)
-            }
-            Kind::Posterize => {
+            AugmentOp::Identity | AugmentOp::AutoContrast | AugmentOp::Equalize => 0.0,
+            AugmentOp::ShearX | AugmentOp::ShearY => linspace(0.0, self.shear, bins, at),
+            AugmentOp::TranslateX => linspace(0.0, translate(input.width), bins, at),
+            AugmentOp::TranslateY => linspace(0.0, translate(input.height), bins, at),
+            AugmentOp::Rotate => linspace(0.0, self.rotate, bins, at),
+            AugmentOp::Brightness
+            | AugmentOp::Color
+            | AugmentOp::Contrast
+            | AugmentOp::Sharpness => linspace(0.0, self.factor, bins, at),
+            AugmentOp::Posterize => {
                 let taken = at as f32 / ((bins - 1) as f32 / self.bits);
                 f64::from((8.0 - taken).round_ties_even())
             }
-            Kind::Solarize => linspace(1.0, 0.0, bins, at),
+            AugmentOp::Solarize => linspace(1.0, 0.0, bins, at),
         }
     }
 }
@@ -176,20 +181,20 @@ impl Way {
             warp::warp(image, map, size, self.sampling, fill)
         };
         match draw.kind {
-            Kind::Identity => Ok(()),
-            Kind::ShearX => affine([magnitude.atan().to_degrees(), 0.0], [0.0; 2], true),
-            Kind::ShearY => affine([0.0, magnitude.atan().to_degrees()], [0.0; 2], true),
-            Kind::TranslateX => affine([0.0; 2], [magnitude.trunc(), 0.0], false),
-            Kind::TranslateY => affine([0.0; 2], [0.0, magnitude.trunc()], false),
-            Kind::Rotate => rotate(image, magnitude, size, None, self.sampling, fill),
-            Kind::Brightness => color::adjust(image, &[Step::Brightness(1.0 + magnitude)]),
-            Kind::Color => color::adjust(image, &[Step::Saturation(1.0 + magnitude)]),
-            Kind::Contrast => color::adjust(image, &[Step::Contrast(1.0 + magnitude)]),
-            Kind::Sharpness => sharpen(image, 1.0 + magnitude),
-            Kind::Posterize => table::posterize(image, magnitude as u32),
-            Kind::Solarize => table::solarize(image, (255.0 * magnitude) as f32),
-            Kind::AutoContrast => table::autocontrast(image),
-            Kind::Equalize => table::equalize(image),
+            AugmentOp::Identity => Ok(()),
+            AugmentOp::ShearX => affine([magnitude.atan().to_degrees(), 0.0], [0.0; 2], true),
+            AugmentOp::ShearY => affine([0.0, magnitude.atan().to_degrees()], [0.0; 2], true),
+            AugmentOp::TranslateX => affine([0.0; 2], [magnitude.trunc(), 0.0], false),
+            AugmentOp::TranslateY => affine([0.0; 2], [0.0, magnitude.trunc()], false),
+            AugmentOp::Rotate => rotate(image, magnitude, size, None, self.sampling, fill),
+            AugmentOp::Brightness => color::adjust(image, &[Step::Brightness(1.0 + magnitude)]),
+            AugmentOp::Color => color::adjust(image, &[Step::Saturation(1.0 + magnitude)]),
+            AugmentOp::Contrast => color::adjust(image, &[Step::Contrast(1.0 + magnitude)]),
+            AugmentOp::Sharpness => sharpen(image, 1.0 + magnitude),
+            AugmentOp::Posterize => table::posterize(image, magnitude as u32),
+            AugmentOp::Solarize => table::solarize(image, (255.0 * magnitude) as f32),
+            AugmentOp::AutoContrast => table::autocontrast(image),
+            AugmentOp::Equalize => table::equalize(image),
         }
     }
 

@@ -24,14 +24,14 @@ pub(super) fn is_batch_op(name: &str) -> bool {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MixKind {
     MixUp,
     CutMix,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct Choice {
-    kind: Kind,
+    kind: MixKind,
     alpha: f64,
     /// Its share of the batches.
     p: f64,
@@ -82,7 +82,7 @@ impl Mix {
     }
 
     fn read_one(&mut self, op: &str, table: &mut Table, p: f64) -> Result<(), SpecError> {
-        let kind = if op == "MixUp" { Kind::MixUp } else { Kind::CutMix };
+        let kind = if op == "MixUp" { MixKind::MixUp } else { MixKind::CutMix };
         let alpha =
             table.number("alpha", f64::MIN_POSITIVE, f64::INFINITY).map_err(|mut error| {
                 error.allowed = Some("a number above 0".to_owned());
@@ -161,7 +161,7 @@ impl Mix {
 
     /// Refuses images that cannot be mixed.
     pub fn check(&self, output: &Output) -> Result<(), SpecError> {
-        let blends = self.choices.iter().any(|choice| choice.kind == Kind::MixUp);
+        let blends = self.choices.iter().any(|choice| choice.kind == MixKind::MixUp);
         if blends && !matches!(output.dtype, DType::F32 | DType::F16 | DType::BF16) {
             return Err(self
                 .error("", format!("cannot blend {} images", output.dtype))
@@ -176,8 +176,8 @@ impl Mix {
         let Mix { at: _, choices, num_classes } = self;
         let one = |Choice { kind, alpha, p }: &Choice| {
             let name = match kind {
-                Kind::MixUp => "MixUp",
-                Kind::CutMix => "CutMix",
+                MixKind::MixUp => "MixUp",
+                MixKind::CutMix => "CutMix",
             };
             json!({"op": name, "alpha": alpha, "num_classes": num_classes, "p": p})
         };
@@ -204,7 +204,7 @@ impl Mix {
             left -= choice.p;
         }
         let own = beta(&mut draws, chosen.alpha);
-        if chosen.kind == Kind::MixUp {
+        if chosen.kind == MixKind::MixUp {
             return Mixed { own, part: None };
         }
         let (height, width) = size(output);

@@ -49,11 +49,11 @@ const END: u32 = 128;
 ///
 /// With bit 7 set the value is not known yet: bits 16 to 20 say how many bits the symbol takes and
 /// bits 24 to 27 how many the value. With no bit but that one, the symbol is not known either.
-type Entry = u32;
+type TableEntry = u32;
 
-const OPEN: Entry = 0x80;
+const OPEN: TableEntry = 0x80;
 
-fn entry(bits: u32, zeros: u32, value: i32) -> Entry {
+fn entry(bits: u32, zeros: u32, value: i32) -> TableEntry {
     bits | zeros << 8 | (value as u32) << 16
 }
 
@@ -71,7 +71,7 @@ type Pair = u64;
 pub(super) struct Table {
     /// The file's definition, to know it again: most photos share theirs.
     definition: Vec<u8>,
-    look: Box<[Entry; ENTRIES]>,
+    look: Box<[TableEntry; ENTRIES]>,
     pairs: Box<[Pair; ENTRIES]>,
     /// For skipping: the bits of as many whole symbols as one look holds (0 to 7), the
     /// coefficients that they stand for (8 to 15), and whether the block ends with them (16).
@@ -179,7 +179,7 @@ impl Table {
     }
 
     /// What is known from a look.
-    fn resolve(&self, look: u32, is_ac: bool) -> Entry {
+    fn resolve(&self, look: u32, is_ac: bool) -> TableEntry {
         let found = self.symbol(look << (16 - LOOK)).filter(|(_, length)| *length <= LOOK);
         let Some((symbol, length)) = found else { return OPEN };
         let Some((zeros, size)) = Table::meaning(symbol, is_ac) else { return OPEN };
@@ -192,7 +192,7 @@ impl Table {
 
     /// What a look at the full window found, with its value; takes it off the window.
     #[inline(always)]
-    fn finish(&self, found: Entry, window: &mut Window, is_ac: bool) -> Option<Entry> {
+    fn finish(&self, found: TableEntry, window: &mut Window, is_ac: bool) -> Option<TableEntry> {
         if found & OPEN == 0 {
             window.consume(found & 0x7f);
             return Some(found);
@@ -212,7 +212,7 @@ impl Table {
     /// that they take.
     #[cold]
     #[inline(never)]
-    fn read_long(&self, window: u64, is_ac: bool) -> Option<(Entry, u32)> {
+    fn read_long(&self, window: u64, is_ac: bool) -> Option<(TableEntry, u32)> {
         let (symbol, length) = self.symbol((window >> 48) as u32)?;
         let (zeros, size) = Table::meaning(symbol, is_ac)?;
         let raw = if size == 0 { 0 } else { window << length >> (64 - size) };

@@ -89,7 +89,7 @@ impl Baseline {
             self.codes.rest[component.ac].define(frame.codes[1][component.ac], true)?;
         }
         let scaled = scales(&frame, wanted.reduction)?;
-        Walk::new(&frame, scaled, wanted.part, channels).run(self, out)
+        UnitWalk::new(&frame, scaled, wanted.part, channels).run(self, out)
     }
 }
 
@@ -170,7 +170,7 @@ impl<'a> Scan<'a> {
 }
 
 /// The units to decode, and where their samples go.
-struct Walk<'a> {
+struct UnitWalk<'a> {
     frame: &'a Frame<'a>,
     scaled: [Scaled; 3],
     part: Region,
@@ -181,7 +181,7 @@ struct Walk<'a> {
     rows: (usize, usize),
 }
 
-impl<'a> Walk<'a> {
+impl<'a> UnitWalk<'a> {
     fn new(frame: &'a Frame<'a>, scaled: [Scaled; 3], part: Region, channels: usize) -> Self {
         let luma = &frame.component[0];
         let (units_wide, units_high) = frame.units();
@@ -196,7 +196,7 @@ impl<'a> Walk<'a> {
         let columns =
             range(part.left, part.width, scaled[0].across * luma.across, units_wide, across);
         let rows = range(part.top, part.height, scaled[0].down * luma.down, units_high, down);
-        Walk { frame, scaled, part, channels, units_wide, columns, rows }
+        UnitWalk { frame, scaled, part, channels, units_wide, columns, rows }
     }
 
     fn run(&self, state: &mut Baseline, out: &mut [u8]) -> Option<()> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::buffer::BatchMemory;
 use crate::collate::RowWriter;
 use crate::error::{Error, SampleError};
-use crate::layout::Entry;
+use crate::layout::TailPlace;
 use crate::order::Pick;
 
 /// Rows of a batch that one worker makes.
@@ -54,9 +54,9 @@ impl Slice {
     }
 
     /// The first `bytes` of the room belong to a row, whose place this is.
-    pub(crate) fn keep(&mut self, bytes: usize) -> Entry {
-        let Some(tail) = &mut self.tail else { return Entry::default() };
-        let entry = Entry { tail: tail.number, start: tail.used as u64, length: bytes as u64 };
+    pub(crate) fn keep(&mut self, bytes: usize) -> TailPlace {
+        let Some(tail) = &mut self.tail else { return TailPlace::default() };
+        let entry = TailPlace { tail: tail.number, start: tail.used as u64, length: bytes as u64 };
         // The next array begins where its elements are aligned.
         tail.used = (tail.used + bytes).next_multiple_of(16).min(tail.memory.len());
         entry

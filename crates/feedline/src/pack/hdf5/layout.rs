@@ -200,14 +200,14 @@ impl Dataset<'_> {
 
 /// Where a chunk lies, and its bytes there.
 #[derive(Clone, Copy)]
-pub(super) struct Stored {
+pub(super) struct WrittenChunk {
     pub(super) address: u64,
     pub(super) bytes: u32,
 }
 
 /// The nodes of a tree of chunks that follow each other along the first axis, `rows` each, and the
 /// address of the first of them all; they lie at `at`, one after the other.
-pub(super) fn tree(chunks: &[Stored], rows: u64, axes: usize, at: u64) -> (Vec<u8>, u64) {
+pub(super) fn tree(chunks: &[WrittenChunk], rows: u64, axes: usize, at: u64) -> (Vec<u8>, u64) {
     if chunks.is_empty() {
         return (Vec::new(), NOWHERE);
     }

@@ -12,10 +12,10 @@ use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use layout::{Element, SUPERBLOCK, Stored};
+use layout::{Element, SUPERBLOCK, WrittenChunk};
 
 use super::record::{Record, RecordWriter, WriteOptions};
-use super::stretch::{Layout, check, layouts, rows_of_block, shape_bytes};
+use super::stretch::{FieldLayout, check, layouts, rows_of_block, shape_bytes};
 use crate::error::{Error, Result};
 use crate::sample::{DType, Field};
 
@@ -77,7 +77,7 @@ struct Growing {
     each: usize,
     chunk: Vec<u8>,
     rows: u64,
-    chunks: Vec<Stored>,
+    chunks: Vec<WrittenChunk>,
 }
 
 impl Growing {
@@ -144,7 +144,7 @@ impl Growing {
         };
         let bytes = packed.as_deref().unwrap_or(&self.chunk);
         let address = out.append(bytes)?;
-        self.chunks.push(Stored { address, bytes: bytes.len() as u32 });
+        self.chunks.push(WrittenChunk { address, bytes: bytes.len() as u32 });
         self.rows += rows as u64;
         self.chunk.clear();
         Ok(())
@@ -250,9 +250,9 @@ struct Stretches {
 }
 
 /// Writes a file.
-pub(crate) struct Writer {
+pub(crate) struct Hdf5Writer {
     out: Out,
-    layouts: Vec<Layout>,
+    layouts: Vec<FieldLayout>,
     columns: Vec<Hdf5Column>,
     samples: u64,
     bytes: u64,
@@ -260,10 +260,14 @@ pub(crate) struct Writer {
     broken: bool,
 }
 
-impl Writer {
+impl Hdf5Writer {
     /// Begins a file, which must not be there. Chunks have about 1 MiB unless their rows are
     /// said; "gzip" compresses them, after shuffling their bytes.
-    pub(crate) fn create(path: &Path, fields: &[Field], options: &WriteOptions) -> Result<Writer> {
+    pub(crate) fn create(
+        path: &Path,
+        fields: &[Field],
+        options: &WriteOptions,
+    ) -> Result<Hdf5Writer> {
         let gzip = match options.compression.as_deref() {
             None | Some("none") => None,
             Some("gzip") => Some(options.level.map_or(4, |level| level.clamp(0, 9) as u8)),
@@ -280,10 +284,10 @@ impl Writer {
             };
             let number = |dtype: DType| Element::Number(dtype);
             columns.push(match layout {
-                Layout::Rows { dtype, shape } => {
+                FieldLayout::Rows { dtype, shape } => {
                     Hdf5Column::Rows(new("", (number(*dtype), shape), options.block_samples)?)
                 }
-                Layout::Stretches { axes: Some(axes), dtype, .. } => {
+                FieldLayout::Stretches { axes: Some(axes), dtype, .. } => {
                     let each = Some((CHUNK / dtype.size()) as u64);
                     Hdf5Column::Stretches(Box::new(Stretches {
                         data: new(".data", (number(*dtype), &[]), each)?,
@@ -293,7 +297,7 @@ impl Writer {
                     }))
                 }
                 // References do not get smaller, and what they mean is not compressed.
-                Layout::Stretches { axes: None, text, .. } => {
+                FieldLayout::Stretches { axes: None, text, .. } => {
                     let element = if *text { Element::Text } else { Element::Bytes };
                     let each = Some(REFERENCES as u64);
                     let name = field.name.clone();
@@ -323,7 +327,7 @@ impl Writer {
                 parts.offsets.push(&mut out, &0i64.to_ne_bytes())?;
             }
         }
-        Ok(Writer { out, layouts, columns, samples: 0, bytes: 0, broken: false })
+        Ok(Hdf5Writer { out, layouts, columns, samples: 0, bytes: 0, broken: false })
     }
 
     /// Refuses to go on after a call that failed.
@@ -343,7 +347,7 @@ impl Writer {
             match column {
                 Hdf5Column::Rows(rows) => rows.push(out, given.bytes)?,
                 Hdf5Column::Values(values) => {
-                    let is_text = matches!(layout, Layout::Stretches { text: true, .. });
+                    let is_text = matches!(layout, FieldLayout::Stretches { text: true, .. });
                     let whole = std::str::from_utf8(given.bytes).is_ok_and(|t| !t.contains('\0'));
                     if is_text && !whole {
                         let key = record.key;
@@ -366,7 +370,7 @@ impl Writer {
     }
 }
 
-impl RecordWriter for Writer {
+impl RecordWriter for Hdf5Writer {
     fn put(&mut self, record: &Record<'_>) -> Result<()> {
         self.check_whole()?;
         check(&self.out.path, &self.layouts, record)?;
@@ -381,7 +385,7 @@ impl RecordWriter for Writer {
 
     fn finish(self: Box<Self>) -> Result<()> {
         self.check_whole()?;
-        let Writer { mut out, columns, samples, .. } = *self;
+        let Hdf5Writer { mut out, columns, samples, .. } = *self;
         let mut links = Vec::new();
         for column in columns {
             match column {

@@ -10,7 +10,7 @@ use crate::source::shards;
 use crate::store::{Handle, Store};
 
 /// One file of a data set, and what is known of it.
-struct Known {
+struct KnownFile {
     path: PathBuf,
     bytes: u64,
     stamp: u64,
@@ -19,7 +19,7 @@ struct Known {
 /// Files by their numbers.
 pub(in crate::source) struct Files {
     store: Arc<dyn Store>,
-    known: Vec<Known>,
+    known: Vec<KnownFile>,
     /// The first read that the system refused.
     failure: OnceLock<String>,
 }
@@ -34,7 +34,7 @@ impl Files {
         let failed = |source| Error::Io { what: "cannot open", path: path.to_owned(), source };
         let file = self.store.open(path).map_err(failed)?;
         let (bytes, stamp) = (file.len(), file.stamp());
-        self.known.push(Known { path: shards::fixed(path.to_owned()), bytes, stamp });
+        self.known.push(KnownFile { path: shards::fixed(path.to_owned()), bytes, stamp });
         Ok(self.known.len() as u32 - 1)
     }
 
@@ -88,7 +88,7 @@ impl Files {
     /// The file, if it is still what it was.
     pub(in crate::source) fn open(&self, file: u32) -> Result<Handle, Fault> {
         match self.known.get(file as usize) {
-            Some(Known { path, stamp, .. }) => self.store.reopen(path, *stamp),
+            Some(KnownFile { path, stamp, .. }) => self.store.reopen(path, *stamp),
             None => Err(Fault::Unsupported("there is no such file".to_owned())),
         }
     }

@@ -141,7 +141,7 @@ pub(in crate::source) trait Files: Send + Sync {
     fn held(&self) -> u64;
 }
 
-enum Stored {
+enum ColumnData {
     Kept(KeptColumn),
     /// For each file the places, or `None` where blocks have to be decoded.
     Placed(Vec<Option<Arc<Places>>>),
@@ -153,7 +153,7 @@ struct TableColumn {
     name: String,
     /// Its number in each file.
     numbers: Vec<usize>,
-    stored: Stored,
+    stored: ColumnData,
     /// Its number among those that are decoded in blocks.
     in_block: Option<usize>,
 }
@@ -230,7 +230,7 @@ impl Table {
         };
         let small = |column: &Chosen, left: u64| size(column).filter(|size| *size <= left);
         let mut left = HELD;
-        let mut stored: Vec<Option<Stored>> = Vec::new();
+        let mut stored: Vec<Option<ColumnData>> = Vec::new();
         let mut keep: Vec<usize> = Vec::new();
         let mut place: Vec<usize> = Vec::new();
         for (at, column) in chosen.iter().enumerate() {
@@ -241,7 +241,7 @@ impl Table {
                 continue;
             }
             place.push(at);
-            stored.push(Some(Stored::Placed(Vec::new())));
+            stored.push(Some(ColumnData::Placed(Vec::new())));
         }
         // The places of all columns and files share what memory leaves.
         let mut room = with.memory.max(SMALL_BLOCK).saturating_sub(self.files.held());
@@ -250,13 +250,13 @@ impl Table {
             let columns: Vec<(usize, &Sort)> = columns.collect();
             let found = self.files.places(file, &columns, &mut room)?;
             for (at, found) in place.iter().zip(found) {
-                if let Some(Stored::Placed(places)) = &mut stored[*at] {
+                if let Some(ColumnData::Placed(places)) = &mut stored[*at] {
                     places.push(found);
                 }
             }
         }
-        let in_blocks = |stored: &Option<Stored>| match stored {
-            Some(Stored::Placed(places)) => places.iter().any(Option::is_none),
+        let in_blocks = |stored: &Option<ColumnData>| match stored {
+            Some(ColumnData::Placed(places)) => places.iter().any(Option::is_none),
             _ => false,
         };
         // Short texts are kept if all else lies plainly in the files: then nothing is in blocks.
@@ -271,7 +271,7 @@ impl Table {
         }
         let mut kept = self.keep(chosen, &keep, with)?;
         for (at, _) in keep.iter().zip(&kept).filter(|(_, kept)| kept.is_none()) {
-            stored[*at] = Some(Stored::Placed(vec![None; files]));
+            stored[*at] = Some(ColumnData::Placed(vec![None; files]));
         }
         let mut number = 0;
         for (at, (column, stored)) in chosen.iter().zip(stored).enumerate() {
@@ -283,7 +283,7 @@ impl Table {
                 (Some(stored), _) => stored,
                 (None, at) => {
                     let kept = at.and_then(|at| kept[at].take());
-                    Stored::Kept(kept.ok_or_else(|| self.problem("a column was forgotten"))?)
+                    ColumnData::Kept(kept.ok_or_else(|| self.problem("a column was forgotten"))?)
                 }
             };
             self.columns.push(TableColumn {
@@ -518,7 +518,7 @@ impl Source for Table {
     fn value(&self, index: u64, field: usize) -> Result<Value<'_>, Fault> {
         let column = &self.columns[field];
         match &column.stored {
-            Stored::Kept(kept) => {
+            ColumnData::Kept(kept) => {
                 let bytes = kept.get(index).ok_or_else(|| self.missing(index, field))?;
                 Ok(match (&self.fields[field].kind, bytes) {
                     (FieldKind::Array { dtype: DType::I64, shape }, &[a, b, c, d, e, f, g, h])
@@ -534,7 +534,7 @@ impl Source for Table {
                     _ => Value::Bytes(bytes),
                 })
             }
-            Stored::Placed(parts) => {
+            ColumnData::Placed(parts) => {
                 let (file, row) = self.find(index);
                 let Some(Some(places)) = parts.get(file) else { return Ok(Value::Made) };
                 let (begin, length) = places.get(row).ok_or_else(|| self.missing(index, field))?;
@@ -598,8 +598,8 @@ impl Source for Table {
     fn fingerprint(&self) -> u64 {
         let start = described(&self.paths, &self.ends, &self.fields, &self.classes);
         self.columns.iter().fold(start, |hash, column| match &column.stored {
-            Stored::Kept(kept) => kept.fingerprint(hash),
-            Stored::Placed(_) => hash,
+            ColumnData::Kept(kept) => kept.fingerprint(hash),
+            ColumnData::Placed(_) => hash,
         })
     }
 
@@ -609,8 +609,8 @@ impl Source for Table {
 
     fn held(&self) -> u64 {
         let columns = self.columns.iter().map(|column| match &column.stored {
-            Stored::Kept(kept) => kept.held(),
-            Stored::Placed(parts) => parts.iter().flatten().map(|places| places.held()).sum(),
+            ColumnData::Kept(kept) => kept.held(),
+            ColumnData::Placed(parts) => parts.iter().flatten().map(|places| places.held()).sum(),
         });
         let units = (self.units.len() * size_of::<Unit>()) as u64;
         columns.sum::<u64>() + units + self.files.held()

@@ -183,7 +183,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let packed = Catalog {
             feedline_pack: catalog::VERSION,
-            kind: catalog::Kind::Raw,
+            kind: catalog::PackedKind::Raw,
             samples: 2,
             classes: Vec::new(),
             labels: vec![("label".to_owned(), "int64".to_owned())],

@@ -24,7 +24,7 @@ struct Pick {
 }
 
 /// A column as all files together have it.
-struct Known {
+struct JoinedColumn {
     name: String,
     field: String,
     hidden: bool,
@@ -93,14 +93,14 @@ pub(in crate::source) fn choose(
     Ok(Chosen { fields, columns: taken })
 }
 
-fn known_columns(parts: &[ShardPart]) -> Vec<Known> {
-    let mut known: Vec<Known> = Vec::new();
+fn known_columns(parts: &[ShardPart]) -> Vec<JoinedColumn> {
+    let mut known: Vec<JoinedColumn> = Vec::new();
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     for column in parts.iter().flat_map(|part| &part.columns) {
         let kind = column.kind();
         let at = *numbers.entry(&column.name).or_insert(known.len());
         match known.get_mut(at) {
-            None => known.push(Known {
+            None => known.push(JoinedColumn {
                 name: column.name.clone(),
                 field: column.field.clone(),
                 hidden: column.hidden,
@@ -118,7 +118,7 @@ fn known_columns(parts: &[ShardPart]) -> Vec<Known> {
 }
 
 /// A choice of the user.
-fn chosen(what: &str, known: &[Known], choice: &FieldChoice) -> Result<Pick> {
+fn chosen(what: &str, known: &[JoinedColumn], choice: &FieldChoice) -> Result<Pick> {
     let names: Vec<&str> = known.iter().map(|column| column.name.as_str()).collect();
     let mut columns: Vec<String> = Vec::new();
     for wanted in field_names::alternatives(&choice.column) {
@@ -138,7 +138,7 @@ fn chosen(what: &str, known: &[Known], choice: &FieldChoice) -> Result<Pick> {
 }
 
 /// All columns that are not hidden. Those that want one name share it if no sample has both.
-fn all_of(parts: &[ShardPart], known: &[Known]) -> Vec<Pick> {
+fn all_of(parts: &[ShardPart], known: &[JoinedColumn]) -> Vec<Pick> {
     let mut picks: Vec<Pick> = Vec::new();
     for column in known.iter().filter(|column| !column.hidden) {
         let name = column.name.clone();
@@ -162,7 +162,12 @@ fn all_of(parts: &[ShardPart], known: &[Known]) -> Vec<Pick> {
     picks
 }
 
-fn may_join(parts: &[ShardPart], known: &[Known], group: &[String], column: &Known) -> bool {
+fn may_join(
+    parts: &[ShardPart],
+    known: &[JoinedColumn],
+    group: &[String],
+    column: &JoinedColumn,
+) -> bool {
     let same = known
         .iter()
         .filter(|other| group.contains(&other.name))

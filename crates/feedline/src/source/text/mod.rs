@@ -51,7 +51,7 @@ pub(in crate::source) trait Rows: Send + Sync {
 pub(in crate::source) type EachRow<'a> =
     dyn FnMut(u64, usize, &mut dyn Iterator<Item = Cell<'_>>) + 'a;
 
-enum Stored {
+enum CellData {
     Whole(Vec<i64>),
     Number(Vec<f32>),
     Wide(Vec<f64>),
@@ -63,7 +63,7 @@ enum Stored {
 struct TextColumn {
     /// Its number in a row.
     number: usize,
-    stored: Stored,
+    stored: CellData,
     /// A bit for each row without a value, up to the last of those.
     missing: Vec<u8>,
 }
@@ -171,12 +171,12 @@ impl TextTable {
             let Some(kind) = kind else { return false };
             let stored = match &kind {
                 FieldKind::Array { dtype, shape } if shape.is_empty() => match dtype {
-                    DType::Bool => Stored::Truth(Vec::new()),
-                    DType::I64 => Stored::Whole(Vec::new()),
-                    DType::F64 => Stored::Wide(Vec::new()),
-                    _ => Stored::Number(Vec::new()),
+                    DType::Bool => CellData::Truth(Vec::new()),
+                    DType::I64 => CellData::Whole(Vec::new()),
+                    DType::F64 => CellData::Wide(Vec::new()),
+                    _ => CellData::Number(Vec::new()),
                 },
-                _ => Stored::InRow,
+                _ => CellData::InRow,
             };
             self.fields.push(Field { name: name.to_owned(), kind });
             self.columns.push(TextColumn { number, stored, missing: Vec::new() });
@@ -267,7 +267,7 @@ impl TextTable {
 
     /// Whether some column is read from its row each time.
     fn is_in_rows(&self) -> bool {
-        self.columns.iter().any(|column| matches!(column.stored, Stored::InRow))
+        self.columns.iter().any(|column| matches!(column.stored, CellData::InRow))
     }
 
     fn missing(&self, index: u64, field: usize) -> Fault {
@@ -284,11 +284,11 @@ impl TextColumn {
             there
         }
         let there = match &mut self.stored {
-            Stored::Whole(values) => add(values, whole_in(cell)),
-            Stored::Number(values) => add(values, single_in(cell)),
-            Stored::Wide(values) => add(values, number_in(cell)),
-            Stored::Truth(values) => add(values, truth_in(cell).map(u8::from)),
-            Stored::InRow => true,
+            CellData::Whole(values) => add(values, whole_in(cell)),
+            CellData::Number(values) => add(values, single_in(cell)),
+            CellData::Wide(values) => add(values, number_in(cell)),
+            CellData::Truth(values) => add(values, truth_in(cell).map(u8::from)),
+            CellData::InRow => true,
         };
         if !there {
             let byte = (row / 8) as usize;
@@ -306,20 +306,20 @@ impl TextColumn {
     /// Bytes that are kept of a row, its bit among those that are missing included.
     fn width(&self) -> u64 {
         match &self.stored {
-            Stored::Whole(_) | Stored::Wide(_) => 9,
-            Stored::Number(_) => 5,
-            Stored::Truth(_) => 2,
-            Stored::InRow => 0,
+            CellData::Whole(_) | CellData::Wide(_) => 9,
+            CellData::Number(_) => 5,
+            CellData::Truth(_) => 2,
+            CellData::InRow => 0,
         }
     }
 
     fn reserve(&mut self, rows: u64) -> Result<(), Fault> {
         match &mut self.stored {
-            Stored::Whole(values) => buffer::reserve(values, rows),
-            Stored::Number(values) => buffer::reserve(values, rows),
-            Stored::Wide(values) => buffer::reserve(values, rows),
-            Stored::Truth(values) => buffer::reserve(values, rows),
-            Stored::InRow => Ok(()),
+            CellData::Whole(values) => buffer::reserve(values, rows),
+            CellData::Number(values) => buffer::reserve(values, rows),
+            CellData::Wide(values) => buffer::reserve(values, rows),
+            CellData::Truth(values) => buffer::reserve(values, rows),
+            CellData::InRow => Ok(()),
         }
     }
 }
@@ -340,11 +340,11 @@ impl Source for TextTable {
         }
         let at = index as usize;
         Ok(match &column.stored {
-            Stored::Whole(values) => Value::Int(values[at]),
-            Stored::Number(values) => Value::Float(values[at]),
-            Stored::Wide(values) => Value::Bytes(bytemuck::bytes_of(&values[at])),
-            Stored::Truth(values) => Value::Bytes(&values[at..=at]),
-            Stored::InRow => Value::Made,
+            CellData::Whole(values) => Value::Int(values[at]),
+            CellData::Number(values) => Value::Float(values[at]),
+            CellData::Wide(values) => Value::Bytes(bytemuck::bytes_of(&values[at])),
+            CellData::Truth(values) => Value::Bytes(&values[at..=at]),
+            CellData::InRow => Value::Made,
         })
     }
 
@@ -367,7 +367,7 @@ impl Source for TextTable {
     }
 
     fn needs(&self, index: u64, field: usize, each: &mut Needs<'_>) {
-        if !matches!(self.columns[field].stored, Stored::InRow) {
+        if !matches!(self.columns[field].stored, CellData::InRow) {
             return;
         }
         let file = self.ends.partition_point(|end| *end <= index) as u32;
@@ -386,11 +386,11 @@ impl Source for TextTable {
         let start = described(&self.paths, &self.ends, &self.fields, &[]);
         self.columns.iter().fold(start, |hash, column| {
             let bytes: &[u8] = match &column.stored {
-                Stored::Whole(values) => bytemuck::cast_slice(values),
-                Stored::Number(values) => bytemuck::cast_slice(values),
-                Stored::Wide(values) => bytemuck::cast_slice(values),
-                Stored::Truth(values) => values,
-                Stored::InRow => &[],
+                CellData::Whole(values) => bytemuck::cast_slice(values),
+                CellData::Number(values) => bytemuck::cast_slice(values),
+                CellData::Wide(values) => bytemuck::cast_slice(values),
+                CellData::Truth(values) => values,
+                CellData::InRow => &[],
             };
             xxhash_rust::xxh3::xxh3_64_with_seed(bytes, hash)
         })

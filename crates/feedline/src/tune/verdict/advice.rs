@@ -1,6 +1,6 @@
 //! What to try, the best first, with what it would bring as far as that can be predicted.
 
-use super::cause::{Kind, Shares, is_fast_enough, kind, makers};
+use super::cause::{Shares, StageWork, is_fast_enough, kind, makers};
 use super::paths;
 use super::words::{ability, count, measured, on_cores, possible, unit};
 use super::{Advice, Cause};
@@ -73,7 +73,7 @@ fn raise(evidence: &Evidence, predicted: f64) -> String {
 /// No Python code is among the stages.
 fn native(evidence: &Evidence) -> bool {
     matches!(evidence.executor, Executor::Native | Executor::Inline)
-        && !evidence.stages.iter().any(|stage| kind(stage) == Kind::Code)
+        && !evidence.stages.iter().any(|stage| kind(stage) == StageWork::Code)
 }
 
 /// Packs the data into a folder beside it; the flags are to follow.
@@ -86,8 +86,8 @@ fn pack(evidence: &Evidence, ending: &str) -> String {
 fn less_work(evidence: &Evidence) -> Vec<Advice> {
     let Some((stage, _)) = evidence.heaviest() else { return Vec::new() };
     match kind(stage) {
-        Kind::Decode => pack_with_index(evidence).into_iter().collect(),
-        Kind::Transform if native(evidence) => {
+        StageWork::Decode => pack_with_index(evidence).into_iter().collect(),
+        StageWork::Transform if native(evidence) => {
             let on_gpu = Advice {
                 text: "Less work for each sample: on the GPU, or on smaller images.".to_owned(),
                 code: Some(
@@ -98,7 +98,7 @@ fn less_work(evidence: &Evidence) -> Vec<Advice> {
             let text = "Making large images smaller once, when packing, leaves less for each epoch.";
             smaller(evidence, text).into_iter().chain([on_gpu]).collect()
         }
-        Kind::Code | Kind::Transform => vec![Advice {
+        StageWork::Code | StageWork::Transform => vec![Advice {
             text: format!(
                 "Moving {} to feedline's own decoding and transforms takes it off Python.",
                 stage.name
@@ -109,7 +109,7 @@ fn less_work(evidence: &Evidence) -> Vec<Advice> {
             ),
             ..Advice::default()
         }],
-        Kind::Read | Kind::HandOver => Vec::new(),
+        StageWork::Read | StageWork::HandOver => Vec::new(),
     }
 }
 
@@ -144,7 +144,7 @@ fn pack_with_index(evidence: &Evidence) -> Option<Advice> {
 
 /// Samples that stay in memory are neither read nor decoded in later epochs.
 fn from_memory(evidence: &Evidence) -> Option<Advice> {
-    let decodes = evidence.heaviest().is_some_and(|(stage, _)| kind(stage) == Kind::Decode);
+    let decodes = evidence.heaviest().is_some_and(|(stage, _)| kind(stage) == StageWork::Decode);
     let free = evidence.without_decoding.map(|rate| measured(evidence, rate));
     let useless = free.is_some_and(|free| free < WORTH_A_WORD * ability(evidence));
     if !decodes || !native(evidence) || useless {

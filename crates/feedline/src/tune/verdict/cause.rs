@@ -108,7 +108,7 @@ pub(super) struct Shares {
 
 /// What a stage does, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum StageWork {
     Read,
     Decode,
     Transform,
@@ -117,13 +117,13 @@ pub(super) enum Kind {
 }
 
 /// Stages of the engine have fixed names; whatever else there is, is the program's own code.
-pub(super) fn kind(stage: &StageCost) -> Kind {
+pub(super) fn kind(stage: &StageCost) -> StageWork {
     match stage.name.as_str() {
-        "read" => Kind::Read,
-        "decode" => Kind::Decode,
-        "transform" => Kind::Transform,
-        "copy" | "collate" | "pickle" | "hand over" => Kind::HandOver,
-        _ => Kind::Code,
+        "read" => StageWork::Read,
+        "decode" => StageWork::Decode,
+        "transform" => StageWork::Transform,
+        "copy" | "collate" | "pickle" | "hand over" => StageWork::HandOver,
+        _ => StageWork::Code,
     }
 }
 
@@ -131,24 +131,24 @@ impl Shares {
     pub(super) fn of(evidence: &Evidence) -> Shares {
         let stages = &evidence.stages;
         let time = &evidence.worker_time;
-        let seconds = |wanted: &dyn Fn(Kind) -> bool| -> f64 {
+        let seconds = |wanted: &dyn Fn(StageWork) -> bool| -> f64 {
             stages.iter().filter(|stage| wanted(kind(stage))).map(|stage| stage.seconds).sum()
         };
-        let cpu = |wanted: &dyn Fn(Kind) -> bool| -> f64 {
+        let cpu = |wanted: &dyn Fn(StageWork) -> bool| -> f64 {
             stages.iter().filter(|stage| wanted(kind(stage))).map(|stage| stage.cpu_seconds).sum()
         };
         let share =
             |part: f64, all: f64| if all > 0.0 { (part / all).clamp(0.0, 1.0) } else { 0.0 };
         let all = seconds(&|_| true);
-        let others = seconds(&|kind| kind != Kind::Read);
+        let others = seconds(&|kind| kind != StageWork::Read);
         // Too little other work says nothing of how readily a core is had.
         let on_core = match others > 0.05 * all {
-            true => share(cpu(&|kind| kind != Kind::Read), others),
+            true => share(cpu(&|kind| kind != StageWork::Read), others),
             false => 1.0,
         };
         // Who has to share a core is off it while reading, too, and that is not the store's doing.
-        let worked = cpu(&|kind| kind == Kind::Read) / on_core.max(0.05);
-        let waiting = (seconds(&|kind| kind == Kind::Read) - worked).max(0.0);
+        let worked = cpu(&|kind| kind == StageWork::Read) / on_core.max(0.05);
+        let waiting = (seconds(&|kind| kind == StageWork::Read) - worked).max(0.0);
         let on_cores = cpu(&|_| true);
         let passed = evidence.wait_seconds + evidence.step_seconds;
         // Where nobody watched the workers, they did what samples take.
@@ -158,10 +158,10 @@ impl Shares {
             false => cpu(&|_| true) * evidence.samples as f64,
         };
         Shares {
-            reading: share(seconds(&|kind| kind == Kind::Read), all),
+            reading: share(seconds(&|kind| kind == StageWork::Read), all),
             waiting: share(waiting, all),
-            copying: share(seconds(&|kind| kind == Kind::HandOver), all),
-            code: share(seconds(&|kind| kind == Kind::Code), all),
+            copying: share(seconds(&|kind| kind == StageWork::HandOver), all),
+            code: share(seconds(&|kind| kind == StageWork::Code), all),
             on_core,
             memory: share(time.memory, time.total()),
             busy: if known { share(time.busy, time.total()) } else { 1.0 },
@@ -299,10 +299,10 @@ pub(super) fn find(evidence: &Evidence, shares: &Shares) -> Cause {
     match evidence.heaviest().map(|(stage, _)| kind(stage)) {
         None => Cause::Unknown,
         // Bytes in memory that take a core to get at are packed somehow.
-        Some(Kind::Read | Kind::Decode) => Cause::Decode,
-        Some(Kind::Transform) => Cause::Transform,
-        Some(Kind::HandOver) => Cause::HandOver,
-        Some(Kind::Code) => Cause::Code,
+        Some(StageWork::Read | StageWork::Decode) => Cause::Decode,
+        Some(StageWork::Transform) => Cause::Transform,
+        Some(StageWork::HandOver) => Cause::HandOver,
+        Some(StageWork::Code) => Cause::Code,
     }
 }
 

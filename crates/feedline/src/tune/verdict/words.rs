@@ -1,7 +1,7 @@
 //! The verdict in sentences.
 
 use super::cause::{
-    self, Kind, Shares, TURNOVER_TIMES, Turnovers, is_fast_enough, kind, makers, turnovers,
+    self, Shares, StageWork, TURNOVER_TIMES, Turnovers, is_fast_enough, kind, makers, turnovers,
     wait_of_a_batch,
 };
 use super::{Advice, Cause};
@@ -28,7 +28,7 @@ pub(super) fn count(value: f64) -> String {
 
 /// What is counted: images, or samples of any kind.
 pub(super) fn unit(evidence: &Evidence) -> &'static str {
-    let decodes = evidence.stages.iter().any(|stage| kind(stage) == Kind::Decode);
+    let decodes = evidence.stages.iter().any(|stage| kind(stage) == StageWork::Decode);
     if decodes || !evidence.encoding.is_empty() { "images" } else { "samples" }
 }
 
@@ -96,7 +96,7 @@ pub(super) fn limit(evidence: &Evidence, cause: Cause) -> String {
 
 /// Reading is done by the program's code: the engine sees only that it waits.
 fn waits_in_code(evidence: &Evidence) -> bool {
-    evidence.heaviest_by_time().is_some_and(|stage| kind(stage) == Kind::Code)
+    evidence.heaviest_by_time().is_some_and(|stage| kind(stage) == StageWork::Code)
 }
 
 /// The program's own code by its name, if it has one.
@@ -111,12 +111,12 @@ fn own_code(name: &str) -> String {
 fn work(evidence: &Evidence) -> String {
     let Some((stage, share)) = evidence.heaviest() else { return "making samples".to_owned() };
     let name = match kind(stage) {
-        Kind::Decode if evidence.encoding.is_empty() => "decoding".to_owned(),
-        Kind::Decode => format!("{} decoding", evidence.encoding),
-        Kind::Transform => "transforms".to_owned(),
-        Kind::Read => "unpacking what is read".to_owned(),
-        Kind::HandOver => format!("joining and handing over ({})", stage.name),
-        Kind::Code => own_code(&stage.name),
+        StageWork::Decode if evidence.encoding.is_empty() => "decoding".to_owned(),
+        StageWork::Decode => format!("{} decoding", evidence.encoding),
+        StageWork::Transform => "transforms".to_owned(),
+        StageWork::Read => "unpacking what is read".to_owned(),
+        StageWork::HandOver => format!("joining and handing over ({})", stage.name),
+        StageWork::Code => own_code(&stage.name),
     };
     format!("{name}, {} of CPU", show_percent(share))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub use self::correlation::MOST_INFLATION;
 use super::trial::{self, Rate};
-use crate::catalog::{Catalog, Kind};
+use crate::catalog::{Catalog, PackedKind};
 use crate::decode::{self, DecodeOptions, Format};
 use crate::engine::plan::{block_ends, decode_options, open_sources, opening, sample_error};
 use crate::error::{Error, Fault, Result, SampleError, Stage};
@@ -397,7 +397,7 @@ impl Inspect {
                 format = Some(packed.kind.name().to_owned());
                 let compression = match packed.job["options"]["compression"].as_str() {
                     // What it is packed with where nothing is said.
-                    None if packed.kind == Kind::Format(SourceFormat::Zarr) => Some("zstd"),
+                    None if packed.kind == PackedKind::Format(SourceFormat::Zarr) => Some("zstd"),
                     named => named,
                 };
                 if let Some(compression) = compression {

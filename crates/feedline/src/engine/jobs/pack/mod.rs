@@ -25,7 +25,7 @@ pub use self::gain::{Expectation, Gain};
 pub use self::options::{PackOptions, transforms_until};
 use self::targets::Targets;
 use self::work::Work;
-use crate::catalog::{self, Catalog, Entry, Kind, PackedField};
+use crate::catalog::{self, Catalog, ListedFile, PackedField, PackedKind};
 use crate::decode::DecodeOptions;
 use crate::engine::plan::{block_ends, decode_options, opening, sample_error};
 use crate::error::{Error, Fault, Result, SampleError, SpecError, Stage};
@@ -237,9 +237,9 @@ impl Pack {
         let catalog = Catalog {
             feedline_pack: catalog::VERSION,
             kind: match self.options.to {
-                Some(format) => Kind::Format(format),
-                None if self.options.raw => Kind::Raw,
-                None => Kind::Images,
+                Some(format) => PackedKind::Format(format),
+                None if self.options.raw => PackedKind::Raw,
+                None => PackedKind::Images,
             },
             samples: packed.samples,
             classes: self.source.classes().to_vec(),
@@ -281,11 +281,11 @@ impl Pack {
         &self,
         destination: &Destination,
         work: &Work<'_>,
-    ) -> Result<(Vec<Entry>, Packed)> {
+    ) -> Result<(Vec<ListedFile>, Packed)> {
         // Places in the files depend on what came before, so earlier work is of no use.
         destination.clear()?;
         let labels = self.labels().count();
-        let writer = raw::Writer::new(destination.folder(), labels, raw::SHARD);
+        let writer = raw::RawWriter::new(destination.folder(), labels, raw::SHARD);
         let root = PathBuf::from(self.source.name());
         let root = std::path::absolute(&root).unwrap_or(root);
         work.run(
@@ -322,7 +322,7 @@ impl Pack {
         &self,
         destination: &Destination,
         work: &Work<'_>,
-    ) -> Result<(Vec<Entry>, Packed)> {
+    ) -> Result<(Vec<ListedFile>, Packed)> {
         let folder = destination.folder();
         let name_of = |sample: u64| self.targets.name(sample).map(Path::to_owned);
         let (files, earlier) = Files::open(destination, &name_of)?;
@@ -384,7 +384,7 @@ impl Pack {
         let mut entries = Vec::new();
         for done in all.iter().flatten() {
             if let (Some(bytes), Some(name)) = (done.bytes, self.targets.name(done.sample)) {
-                entries.push(Entry::new(name, bytes, done.xxh3));
+                entries.push(ListedFile::new(name, bytes, done.xxh3));
             }
         }
         if self.table {

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::{self, Entry, Shard};
+use crate::catalog::{self, ListedFile, Shard};
 use crate::error::{Error, Result};
 use crate::pack::destination::{Destination, JOURNAL};
 use crate::pack::raw::OVER;
@@ -71,7 +71,7 @@ impl Noted {
 pub(super) struct Line {
     number: u64,
     pub(super) shard: Shard,
-    files: Vec<Entry>,
+    files: Vec<ListedFile>,
     /// The first sample, in the order of writing, that is not in it.
     pub(super) end: u64,
     pub(super) noted: Noted,
@@ -181,7 +181,7 @@ impl Sink {
     }
 
     /// Finishes the last shard, and gives all of them in their order, with their files.
-    pub(super) fn end(self) -> Result<(Vec<Shard>, Vec<Entry>)> {
+    pub(super) fn end(self) -> Result<(Vec<Shard>, Vec<ListedFile>)> {
         let (last, noted, next) = {
             let mut state = self.lock();
             (state.shards.end(), std::mem::take(&mut state.noted), state.next)
@@ -212,7 +212,7 @@ fn read_journal(path: &Path, folder: &Path) -> Vec<Line> {
     let mut lines: Vec<Line> =
         lines.map_while(|line| serde_json::from_str(&line.ok()?).ok()).collect();
     lines.sort_by_key(|line| line.number);
-    let is_there = |entry: &Entry| {
+    let is_there = |entry: &ListedFile| {
         let found = std::fs::metadata(folder.join(entry.path()));
         found.is_ok_and(|metadata| metadata.len() == entry.bytes)
     };

@@ -6,7 +6,7 @@ use super::convert::{Made, Picture};
 use super::records::{Noted, Sink};
 use super::work::Work;
 use super::{Pack, Packed, output_type};
-use crate::catalog::{Entry, Shard};
+use crate::catalog::{ListedFile, Shard};
 use crate::error::Result;
 use crate::image::PixelType;
 use crate::pack::destination::Destination;
@@ -48,7 +48,7 @@ impl Pack {
         name: &str,
         destination: &Destination,
         work: &mut Work<'_>,
-    ) -> Result<(Vec<Shard>, Vec<Entry>, Packed)> {
+    ) -> Result<(Vec<Shard>, Vec<ListedFile>, Packed)> {
         let plain = format.ending(None);
         let name = name.strip_suffix(&plain).unwrap_or(name);
         let ending = format.ending(self.options.write.compression.as_deref());

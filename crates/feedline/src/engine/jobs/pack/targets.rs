@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
-use crate::catalog::{self, Entry};
+use crate::catalog::{self, ListedFile};
 use crate::error::{Error, Result};
 use crate::sample::{DType, Value};
 use crate::source::Source;
@@ -99,7 +99,7 @@ impl Targets {
         source: &dyn Source,
         labels: &[(usize, String, DType)],
         samples: &[u64],
-    ) -> Result<Entry> {
+    ) -> Result<ListedFile> {
         let path = folder.join(catalog::TABLE);
         let failed = |error: csv::Error| Error::Io {
             what: "cannot write",
@@ -130,6 +130,6 @@ impl Targets {
         table.flush().map_err(|error| failed(error.into()))?;
         drop(table);
         let (bytes, xxh3) = catalog::checksum(&path)?;
-        Ok(Entry::new(Path::new(catalog::TABLE), bytes, xxh3))
+        Ok(ListedFile::new(Path::new(catalog::TABLE), bytes, xxh3))
     }
 }

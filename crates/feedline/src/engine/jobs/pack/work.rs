@@ -36,7 +36,7 @@ pub(super) type Put<'a> =
     dyn Fn(u64, u64, Result<Made<'_>, SampleError>) -> Result<Option<String>> + Sync + 'a;
 
 /// What earlier work knows of a sample: left out, bytes before, reason.
-pub(super) type Known<'a> = dyn Fn(u64) -> Option<(bool, u64, Option<String>)> + Sync + 'a;
+pub(super) type EarlierWork<'a> = dyn Fn(u64) -> Option<(bool, u64, Option<String>)> + Sync + 'a;
 
 /// True for what those say who were called off because another failed.
 fn is_over(error: &Error) -> bool {
@@ -93,7 +93,7 @@ impl<'a> Work<'a> {
 
     pub(super) fn run_unless(
         &self,
-        known: &Known<'_>,
+        known: &EarlierWork<'_>,
         put: &Put<'_>,
         abort: &(dyn Fn() + Sync),
     ) -> Result<()> {
@@ -128,7 +128,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn work(&self, known: &Known<'_>, put: &Put<'_>) -> Result<()> {
+    fn work(&self, known: &EarlierWork<'_>, put: &Put<'_>) -> Result<()> {
         let mut converter = Converter::new(self.pack, &self.room)?;
         while !self.failed.load(Relaxed) {
             if (self.stop)() {
@@ -150,7 +150,7 @@ impl<'a> Work<'a> {
         number: u64,
         sample: u64,
         converter: &mut Converter<'_>,
-        known: &Known<'_>,
+        known: &EarlierWork<'_>,
         put: &Put<'_>,
     ) -> Result<()> {
         let note = |before: u64, unchanged: Option<String>, bad: Option<String>| {

@@ -315,7 +315,7 @@ impl Opened<'_> {
         dims: &[u32],
         indexing: Option<&ChunkIndexing>,
         grid: &Grid,
-    ) -> Result<Vec<Entry>, String> {
+    ) -> Result<Vec<ChunkPlace>, String> {
         let storage = self.file.storage();
         let superblock = self.file.superblock();
         let too_many = |count: u64| {
@@ -415,7 +415,8 @@ impl Opened<'_> {
             found.map_err(|error| format!("has a damaged list of chunks: {error}"))?;
         let whole = grid.chunk_bytes().unwrap_or(0);
         let count = found.len() as u64;
-        let left = self.room.get().checked_sub(count.saturating_mul(size_of::<Entry>() as u64));
+        let left =
+            self.room.get().checked_sub(count.saturating_mul(size_of::<ChunkPlace>() as u64));
         self.room.set(left.ok_or_else(|| too_many(count))?);
         let mut entries = Vec::new();
         buffer::reserve(&mut entries, count).map_err(|fault| fault.to_string())?;
@@ -430,7 +431,7 @@ impl Opened<'_> {
             if place.len() == shape.len() {
                 let size = if chunk.size == 0 { whole } else { chunk.size };
                 let (address, mask) = (chunk.address, chunk.filter_mask);
-                entries.push(Entry { number: grid.number(&place), address, size, mask });
+                entries.push(ChunkPlace { number: grid.number(&place), address, size, mask });
             }
         }
         entries.sort_unstable_by_key(|entry| entry.number);
@@ -440,7 +441,7 @@ impl Opened<'_> {
 }
 
 /// Where a chunk is.
-struct Entry {
+struct ChunkPlace {
     number: u64,
     address: u64,
     size: u64,
@@ -453,7 +454,7 @@ struct Chunks {
     file: u32,
     base: u64,
     grid: Grid,
-    entries: Vec<Entry>,
+    entries: Vec<ChunkPlace>,
     pipeline: Vec<FilterDescription>,
     fill: Vec<u8>,
     block_memory: u64,
@@ -485,14 +486,14 @@ impl Maker for Chunks {
         self.grid.chunks_of(block, |place| {
             let number = self.grid.number(place);
             let found = self.entries.binary_search_by_key(&number, |entry| entry.number);
-            if let Ok(Entry { address, size, .. }) = found.map(|found| &self.entries[found]) {
+            if let Ok(ChunkPlace { address, size, .. }) = found.map(|found| &self.entries[found]) {
                 each(&self.files.location(self.file, (address.saturating_add(self.base), *size)));
             }
         });
     }
 
     fn held(&self) -> u64 {
-        (self.entries.len() * size_of::<Entry>()) as u64
+        (self.entries.len() * size_of::<ChunkPlace>()) as u64
     }
 }
 

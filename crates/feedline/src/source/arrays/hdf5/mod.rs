@@ -115,7 +115,7 @@ fn store(
     let root = file.root_group().map_err(explain)?;
     let base = files.bytes(number).saturating_sub(file.storage().len());
     let opened = Opened { file: &file, files, number, base, block_memory, room };
-    let mut walk = Walk {
+    let mut walk = GroupWalk {
         opened,
         seen: HashSet::new(),
         makers,
@@ -140,7 +140,7 @@ fn store(
 }
 
 /// A walk through all groups.
-struct Walk<'a> {
+struct GroupWalk<'a> {
     opened: Opened<'a>,
     seen: HashSet<u64>,
     /// Counts over all files: it distinguishes blocks in the cache.
@@ -148,7 +148,7 @@ struct Walk<'a> {
     store: ArrayGroup,
 }
 
-impl Walk<'_> {
+impl GroupWalk<'_> {
     fn group(
         &mut self,
         group: &Group,

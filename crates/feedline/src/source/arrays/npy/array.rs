@@ -18,7 +18,7 @@ const FIRST_LOOK: u64 = 4096;
 
 /// Where a .npy lies: in a file of its own, or in a .npz.
 #[derive(Clone, Copy)]
-pub(super) struct Stored {
+pub(super) struct NpyPlace {
     /// The file.
     pub file: u32,
     /// Where it starts.
@@ -29,7 +29,7 @@ pub(super) struct Stored {
     pub packed: Option<u64>,
 }
 
-impl Stored {
+impl NpyPlace {
     /// Its first `bytes` bytes, or all if there are fewer.
     fn start(&self, files: &Files, bytes: u64) -> Result<Vec<u8>, Fault> {
         match self.packed {
@@ -66,7 +66,7 @@ impl Stored {
 }
 
 /// The header of a .npy.
-pub(super) fn header_of(files: &Files, stored: &Stored) -> Result<Header, String> {
+pub(super) fn header_of(files: &Files, stored: &NpyPlace) -> Result<Header, String> {
     for bytes in [FIRST_LOOK, LARGEST as u64 + 12] {
         let start = stored.start(files, bytes).map_err(|fault| fault.to_string())?;
         if let Some(header) = Header::parse(&start)? {
@@ -79,7 +79,7 @@ pub(super) fn header_of(files: &Files, stored: &Stored) -> Result<Header, String
 /// The arrays of a .npy: one, or one for each part of its records.
 pub(super) fn arrays(
     files: &Arc<Files>,
-    stored: &Stored,
+    stored: &NpyPlace,
     header: &Header,
     name: &str,
     makers: &mut Makers,
@@ -146,7 +146,7 @@ pub(super) fn arrays(
 /// Makes rows out of what is deflated, or lies with the first axis running fastest.
 struct Gather {
     files: Arc<Files>,
-    stored: Stored,
+    stored: NpyPlace,
     header: Header,
     fortran: bool,
     each: u64,
@@ -169,7 +169,7 @@ fn places(shape: &[usize]) -> impl Iterator<Item = u64> {
 
 impl Maker for Gather {
     fn needs(&self, _block: u64, each: &mut Needs<'_>) {
-        let Stored { file, offset, length, .. } = self.stored;
+        let NpyPlace { file, offset, length, .. } = self.stored;
         // In Fortran's order a block is spread over all of it.
         each(&self.files.location(file, (offset, length)));
     }

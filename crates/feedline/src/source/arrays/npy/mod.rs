@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::source::{Opening, Source, is_folder, problem, shards};
 use crate::spec::FieldChoice;
 use crate::store::Store;
-use array::{Stored, arrays, header_of};
+use array::{NpyPlace, arrays, header_of};
 
 /// Opens files, a folder of them, or a pattern.
 pub(in crate::source) fn open(
@@ -51,7 +51,7 @@ pub(in crate::source) fn open(
                 found.extend(npz::arrays_of(&files, number, &mut makers).map_err(wrong)?);
             } else {
                 let stored =
-                    Stored { file: number, offset: 0, length: files.bytes(number), packed: None };
+                    NpyPlace { file: number, offset: 0, length: files.bytes(number), packed: None };
                 let header = header_of(&files, &stored).map_err(wrong)?;
                 found.extend(arrays(&files, &stored, &header, &name, &mut makers).map_err(wrong)?);
             }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Makers;
-use super::array::{Stored, arrays, header_of};
+use super::array::{NpyPlace, arrays, header_of};
 use crate::source::arrays::{Array, Files, MOST_ARRAYS};
 use crate::store::Reader;
 
@@ -33,7 +33,7 @@ pub(super) fn arrays_of(
 }
 
 /// The .npy members and where they lie.
-fn members(files: &Files, file: u32) -> Result<Vec<(String, Stored)>, String> {
+fn members(files: &Files, file: u32) -> Result<Vec<(String, NpyPlace)>, String> {
     let opened = files.open(file).map_err(|fault| fault.to_string())?;
     let mut archive = zip::ZipArchive::new(std::io::BufReader::new(Reader::new(opened)))
         .map_err(|error| format!("is not a .npz archive: {error}"))?;
@@ -59,7 +59,7 @@ fn members(files: &Files, file: u32) -> Result<Vec<(String, Stored)>, String> {
         if offset.checked_add(length).is_none_or(|end| end > files.bytes(file)) {
             return Err(format!("ends within {name:?}: it was cut short"));
         }
-        found.push((name, Stored { file, offset, length, packed }));
+        found.push((name, NpyPlace { file, offset, length, packed }));
     }
     Ok(found)
 }

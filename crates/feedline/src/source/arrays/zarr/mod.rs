@@ -62,7 +62,7 @@ pub(in crate::source) fn open(
     let mut makers = 0;
     for path in &paths {
         let what = path.display().to_string();
-        let mut walk = Walk {
+        let mut walk = StoreWalk {
             store: with.store,
             files: &mut files,
             makers,
@@ -157,7 +157,7 @@ fn node(path: &Path, store: &dyn Store) -> Result<Option<Node>> {
 }
 
 /// A walk through a store.
-struct Walk<'a> {
+struct StoreWalk<'a> {
     store: &'a Arc<dyn Store>,
     files: &'a mut Files,
     makers: u64,
@@ -166,7 +166,7 @@ struct Walk<'a> {
     refused: Vec<(String, Option<u64>, String)>,
 }
 
-impl Walk<'_> {
+impl StoreWalk<'_> {
     fn node(&mut self, path: &Path, name: &str, stem: &str, depth: usize) -> Result<()> {
         match node(path, &**self.store)? {
             None => Ok(()),

@@ -16,7 +16,7 @@ pub(super) fn corrupt(reason: &str) -> Fault {
 
 /// What a record batch's message says, compared with the file.
 #[derive(Debug, Default)]
-pub(super) struct Layout {
+pub(super) struct BatchMessage {
     /// Rows and rows without a value, for each array.
     pub nodes: Vec<(u64, u64)>,
     /// Place and length of each buffer in the file.
@@ -34,7 +34,7 @@ pub(super) struct Cursor {
     depth: usize,
 }
 
-impl Layout {
+impl BatchMessage {
     /// The cursors at which the columns begin, and the one behind the last.
     pub(super) fn columns<'a>(
         &self,
@@ -114,13 +114,13 @@ pub(super) struct Noted {
 }
 
 /// A walk over one column of one batch.
-pub(super) struct Walk<'a> {
+pub(super) struct ColumnWalk<'a> {
     pub file: &'a dyn Object,
-    pub layout: &'a Layout,
+    pub layout: &'a BatchMessage,
     pub at: Cursor,
 }
 
-impl Walk<'_> {
+impl ColumnWalk<'_> {
     fn node(&mut self) -> Option<(u64, u64)> {
         self.at.node += 1;
         self.layout.nodes.get(self.at.node - 1).copied()
@@ -348,7 +348,7 @@ fn length_of(bytes: u64) -> Result<u32, Fault> {
 }
 
 /// Rows that some buffer could hold: every row takes a bit at least somewhere in the file.
-fn rows_of(rows: u64, layout: &Layout) -> Result<usize, Fault> {
+fn rows_of(rows: u64, layout: &BatchMessage) -> Result<usize, Fault> {
     let largest = layout.buffers.iter().map(|buffer| buffer.1).max().unwrap_or(0);
     match rows <= largest {
         true => Ok(rows as usize),

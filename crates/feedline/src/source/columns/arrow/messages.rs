@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_ipc::{MessageHeader, MetadataVersion};
 use arrow_schema::{DataType, SchemaRef};
 
-use super::layout::{Cursor, Layout, corrupt};
+use super::layout::{BatchMessage, Cursor, corrupt};
 use crate::buffer;
 use crate::error::Fault;
 use crate::spec::read::show_bytes;
@@ -46,11 +46,11 @@ impl Message {
     pub(super) fn layout(
         &self,
         batch: Option<arrow_ipc::RecordBatch<'_>>,
-    ) -> Result<Layout, Fault> {
+    ) -> Result<BatchMessage, Fault> {
         let batch = batch.ok_or_else(|| corrupt("a batch is missing"))?;
         let unsigned =
             |value: i64| u64::try_from(value).map_err(|_| corrupt("a length is negative"));
-        let mut layout = Layout::default();
+        let mut layout = BatchMessage::default();
         for node in batch.nodes().into_iter().flatten() {
             layout.nodes.push((unsigned(node.length())?, unsigned(node.null_count())?));
         }
@@ -79,7 +79,7 @@ pub(super) struct Batch {
     pub message: Message,
     pub rows: u64,
     pub compressed: bool,
-    pub layout: Layout,
+    pub layout: BatchMessage,
     /// Where each column begins in the layout, and the end of the last.
     pub columns: Vec<Cursor>,
     /// How many dictionary messages come before it.
@@ -99,7 +99,7 @@ impl Batch {
 
     /// Bytes that this description takes.
     fn held(&self) -> u64 {
-        let Layout { nodes, buffers, variadic } = &self.layout;
+        let BatchMessage { nodes, buffers, variadic } = &self.layout;
         let parts = 16 * nodes.len() + 16 * buffers.len() + 8 * variadic.len();
         (size_of::<Batch>() + parts + self.columns.len() * size_of::<Cursor>()) as u64
     }
@@ -337,7 +337,7 @@ impl ArrowFile {
     /// Rows take some room in every column but those of nothing.
     fn check_rows(
         &self,
-        layout: &Layout,
+        layout: &BatchMessage,
         columns: &[Cursor],
         rows: u64,
         compressed: bool,

@@ -26,7 +26,7 @@ use crate::source::{Opening, kind_of, problem};
 use crate::spec::FieldChoice;
 use crate::spec::read::show_bytes;
 use crate::store::{EntryKind, Object, Reader, Store};
-use layout::{Noted, Walk, corrupt};
+use layout::{ColumnWalk, Noted, corrupt};
 use messages::{ArrowFile, Message};
 
 /// A compressed buffer may always grow to this.
@@ -58,7 +58,8 @@ pub(in crate::source) fn open(
         room = room.saturating_sub(file.held);
         files.push(file);
     }
-    let dictionaries = Mutex::new(Known { most: with.block_memory / 4, ..Known::default() });
+    let dictionaries =
+        Mutex::new(KeptDictionaries { most: with.block_memory / 4, ..KeptDictionaries::default() });
     Table::open(Box::new(Arrow { files, dictionaries }), what, fields, with)
 }
 
@@ -97,7 +98,7 @@ type Dictionaries = Arc<HashMap<i64, ArrayRef>>;
 
 /// The dictionaries that were used last, of all files.
 #[derive(Default)]
-struct Known {
+struct KeptDictionaries {
     /// By files: how many messages they come from, what they take, and when they were used.
     files: HashMap<usize, (usize, Dictionaries, u64, u64)>,
     bytes: u64,
@@ -106,7 +107,7 @@ struct Known {
     clock: u64,
 }
 
-impl Known {
+impl KeptDictionaries {
     fn get(&mut self, file: usize, count: usize) -> Option<(usize, Dictionaries)> {
         self.clock += 1;
         let (messages, all, _, used) = self.files.get_mut(&file)?;
@@ -135,11 +136,11 @@ fn held(all: &HashMap<i64, ArrayRef>) -> u64 {
 
 struct Arrow {
     files: Vec<ArrowFile>,
-    dictionaries: Mutex<Known>,
+    dictionaries: Mutex<KeptDictionaries>,
 }
 
 impl Arrow {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KeptDictionaries> {
         self.dictionaries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -228,7 +229,7 @@ impl Arrow {
             }
             for batch in file.batches.iter().filter(|batch| batch.rows > 0) {
                 let at = batch.columns[column];
-                let mut walk = Walk { file: &*opened, layout: &batch.layout, at };
+                let mut walk = ColumnWalk { file: &*opened, layout: &batch.layout, at };
                 if walk.note(data_type, batch.rows, &mut noted)?.is_none() {
                     return Ok(None);
                 }

@@ -171,7 +171,7 @@ pub(super) fn check(
         }
         if matches!(codec, Compression::GZIP(_)) && page.compressed > 64 << 10 {
             let levels = page.definition + page.repetition;
-            let stored = Stored { file, at: body + levels, end: body + page.compressed };
+            let stored = PageBytes { file, at: body + levels, end: body + page.compressed };
             gunzip_is_bounded(stored, page.uncompressed)?;
         }
         // The decoder of Hadoop's LZ4 does not know when to stop.
@@ -215,13 +215,13 @@ pub(super) fn unpacked(codec: Compression, bytes: u64) -> u64 {
 }
 
 /// Reads on from a place up to another.
-struct Stored<'a> {
+struct PageBytes<'a> {
     file: &'a dyn Object,
     at: u64,
     end: u64,
 }
 
-impl std::io::Read for Stored<'_> {
+impl std::io::Read for PageBytes<'_> {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
         let length = (self.end.saturating_sub(self.at)).min(out.len() as u64) as usize;
         let read = self.file.read_at(&mut out[..length], self.at)?;
@@ -231,7 +231,7 @@ impl std::io::Read for Stored<'_> {
 }
 
 /// The library's decoder of gzip takes all that comes: it is counted first where that may be much.
-fn gunzip_is_bounded(stored: Stored<'_>, expected: u64) -> Result<(), Fault> {
+fn gunzip_is_bounded(stored: PageBytes<'_>, expected: u64) -> Result<(), Fault> {
     use std::io::Read;
     let stored = std::io::BufReader::with_capacity(64 << 10, stored);
     let mut reader = flate2::bufread::MultiGzDecoder::new(stored).take(expected + 1);

@@ -13,7 +13,7 @@ use crate::source::spans::part::{ABSENT, ByteSpan, Content, SpanColumn, Values, 
 const MOST_COLUMNS: usize = 4096;
 
 /// What one record holds for one feature.
-struct Entry {
+struct RecordFeature {
     sample: u32,
     /// How many numbers, or strings of bytes.
     count: u32,
@@ -29,7 +29,7 @@ struct Entry {
 const NOT_PLAIN: u8 = u8::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FeatureType {
     Bytes,
     Numbers { is_float: bool, has_steps: bool },
 }
@@ -44,12 +44,12 @@ enum Same {
 
 struct Gathered {
     name: String,
-    kind: Option<Kind>,
+    kind: Option<FeatureType>,
     mixed: bool,
     uneven: bool,
     look: Look,
     same: Same,
-    entries: Vec<Entry>,
+    entries: Vec<RecordFeature>,
 }
 
 /// Collects the features of one record after the other.
@@ -99,7 +99,7 @@ impl Columns {
     pub(in crate::source) fn held(&self) -> u64 {
         let columns = self.columns.len() as u64;
         let cells = u64::from(self.samples).saturating_mul(columns);
-        let entries = self.entries.saturating_mul(size_of::<Entry>() as u64);
+        let entries = self.entries.saturating_mul(size_of::<RecordFeature>() as u64);
         cells.saturating_mul(24).saturating_add(entries).saturating_add(512 * columns)
     }
 
@@ -153,8 +153,14 @@ impl Gathered {
     }
 
     fn add(&mut self, record: &[u8], start: u64, sample: u32, feature: Feature) {
-        let mut entry =
-            Entry { sample, count: 0, steps: 0, place: [start, 0], skip: NOT_PLAIN, first: 0 };
+        let mut entry = RecordFeature {
+            sample,
+            count: 0,
+            steps: 0,
+            place: [start, 0],
+            skip: NOT_PLAIN,
+            first: 0,
+        };
         let kind = match feature {
             Feature::Nothing => {
                 if self.name.ends_with("/shape") {
@@ -171,7 +177,7 @@ impl Gathered {
                 }
                 entry.count = short(count);
                 entry.place = [start + place.start as u64, place.len() as u64];
-                Kind::Bytes
+                FeatureType::Bytes
             }
             Feature::Numbers(numbers) => {
                 if self.name.ends_with("/shape") {
@@ -186,7 +192,10 @@ impl Gathered {
                     let skip = plain.start - numbers.list.start;
                     entry.skip = u8::try_from(skip).unwrap_or(NOT_PLAIN);
                 }
-                Kind::Numbers { is_float: numbers.is_float, has_steps: numbers.steps.is_some() }
+                FeatureType::Numbers {
+                    is_float: numbers.is_float,
+                    has_steps: numbers.steps.is_some(),
+                }
             }
         };
         self.mixed |= self.kind.is_some_and(|before| before != kind);
@@ -206,32 +215,32 @@ impl Gathered {
         match self.kind {
             _ if self.mixed => refuse(&mut column, "is of different types in different records"),
             None => return None,
-            Some(Kind::Bytes) if self.entries.iter().any(|entry| entry.count > 1) => {
+            Some(FeatureType::Bytes) if self.entries.iter().any(|entry| entry.count > 1) => {
                 refuse(
                     &mut column,
                     "holds several strings of bytes in a record, which no field can",
                 );
             }
-            Some(Kind::Bytes) => {
+            Some(FeatureType::Bytes) => {
                 (column.content, column.encoding) = self.look.content();
                 self.put_places(&mut column, samples, false);
             }
-            Some(Kind::Numbers { has_steps: true, .. }) if self.uneven => {
+            Some(FeatureType::Numbers { has_steps: true, .. }) if self.uneven => {
                 refuse(
                     &mut column,
                     "has steps with different numbers of values, which no array has",
                 );
             }
-            Some(Kind::Numbers { is_float, has_steps: true }) => {
+            Some(FeatureType::Numbers { is_float, has_steps: true }) => {
                 self.finish_steps(&mut column, is_float);
                 self.put_places(&mut column, samples, false);
             }
-            Some(Kind::Numbers { is_float, .. })
+            Some(FeatureType::Numbers { is_float, .. })
                 if !is_noted && self.entries.iter().all(|entry| entry.count <= 1) =>
             {
                 self.put_values(&mut column, samples, is_float);
             }
-            Some(Kind::Numbers { is_float, .. }) => {
+            Some(FeatureType::Numbers { is_float, .. }) => {
                 let dtype = if is_float { DType::F32 } else { DType::I64 };
                 let first = self.entries.first().map_or(0, |entry| entry.count);
                 column.content = match counts(first) {
@@ -252,7 +261,7 @@ impl Gathered {
     /// One axis for the steps, and one for the values of each if there are several.
     fn finish_steps(&self, column: &mut SpanColumn, is_float: bool) {
         let dtype = if is_float { DType::F32 } else { DType::I64 };
-        let each = |entry: &Entry| entry.count / entry.steps.max(1);
+        let each = |entry: &RecordFeature| entry.count / entry.steps.max(1);
         let mut filled = self.entries.iter().filter(|entry| entry.count > 0);
         let first = filled.next();
         let (steps, values) = first.map_or((0, 1), |entry| (entry.steps, each(entry)));
