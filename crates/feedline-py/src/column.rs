@@ -30,31 +30,36 @@ impl ArrayData for Borrowed {
     }
 }
 
-/// A column over `array`, an object with `__array_interface__` in C order. `dtype` names the
-/// elements' type where NumPy has no name for it.
+/// A column over `array`, an object with `__array_interface__` whose rows are in C order. `dtype`
+/// names the elements' type where NumPy has no name for it.
 pub(crate) fn column(
     name: &str,
     dtype: Option<&str>,
     array: &Bound<'_, PyAny>,
 ) -> PyResult<Column> {
-    let (dtype, shape, data) = elements(name, dtype, array)?;
-    Ok(Column::new(name, dtype, &shape, data))
+    let Elements { dtype, shape, step, data } = elements(name, dtype, array)?;
+    Ok(match step {
+        None => Column::new(name, dtype, &shape, data),
+        Some(step) => Column::windows(name, dtype, &shape, step, data),
+    })
 }
 
-fn elements(
-    name: &str,
-    dtype: Option<&str>,
-    array: &Bound<'_, PyAny>,
-) -> PyResult<(DType, Vec<usize>, Borrowed)> {
+/// What an array says of its memory.
+struct Elements {
+    dtype: DType,
+    shape: Vec<usize>,
+    /// Bytes from one row to the next, if rows do not follow each other.
+    step: Option<usize>,
+    data: Borrowed,
+}
+
+fn elements(name: &str, dtype: Option<&str>, array: &Bound<'_, PyAny>) -> PyResult<Elements> {
     let wrong = |what: &str| PyTypeError::new_err(format!("array {name:?}: {what}"));
     let interface = array.getattr("__array_interface__")?;
     let interface = interface.cast::<PyDict>()?;
     let item = |key: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
         Ok(interface.get_item(key)?.filter(|value| !value.is_none()))
     };
-    if item("strides")?.is_some() {
-        return Err(wrong("is not in C order"));
-    }
     let typestr: String = item("typestr")?.ok_or_else(|| wrong("has no typestr"))?.extract()?;
     let shape: Vec<usize> = item("shape")?.ok_or_else(|| wrong("has no shape"))?.extract()?;
     let (address, _read_only): (usize, bool) =
@@ -63,16 +68,49 @@ fn elements(
         .and_then(DType::from_name)
         .or_else(|| from_typestr(&typestr))
         .ok_or_else(|| wrong(&format!("has elements of type {typestr:?}")))?;
-    let bytes = shape
-        .iter()
-        .try_fold(dtype.size(), |bytes, n| bytes.checked_mul(*n))
-        .filter(|bytes| *bytes <= isize::MAX as usize)
-        .ok_or_else(|| wrong("is larger than memory can be"))?;
+    let strides: Option<Vec<isize>> =
+        item("strides")?.map(|strides| strides.extract()).transpose()?;
+    let step = match &strides {
+        None => None,
+        Some(strides) => Some(
+            step(dtype, &shape, strides)
+                .ok_or_else(|| wrong("has rows that are not in C order"))?,
+        ),
+    };
+    let large = || wrong("is larger than memory can be");
+    let (len, inner) = shape.split_first().map_or((1, &shape[..]), |(len, inner)| (*len, inner));
+    let row =
+        inner.iter().try_fold(dtype.size(), |bytes, n| bytes.checked_mul(*n)).ok_or_else(large)?;
+    let bytes = match len.checked_sub(1) {
+        None => Some(0),
+        Some(steps) => steps.checked_mul(step.unwrap_or(row)).and_then(|to| to.checked_add(row)),
+    };
+    let bytes = bytes.filter(|bytes| *bytes <= isize::MAX as usize).ok_or_else(large)?;
     if bytes > 0 && address == 0 {
         return Err(wrong("has no memory"));
     }
     let data = Borrowed { address, bytes, _owner: array.clone().unbind() };
-    Ok((dtype, shape, data))
+    Ok(Elements { dtype, shape, step, data })
+}
+
+/// The bytes from one row to the next, if each row by itself is in C order.
+fn step(dtype: DType, shape: &[usize], strides: &[isize]) -> Option<usize> {
+    let (len, inner) = shape.split_first()?;
+    let (step, strides) = strides.split_first()?;
+    if inner.len() != strides.len() {
+        return None;
+    }
+    let mut expected = dtype.size();
+    for (n, stride) in inner.iter().zip(strides).rev() {
+        if *n > 1 && usize::try_from(*stride) != Ok(expected) {
+            return None;
+        }
+        expected = expected.checked_mul(*n)?;
+    }
+    match len {
+        0 | 1 => Some(expected),
+        _ => usize::try_from(*step).ok(),
+    }
 }
 
 /// The hash that a native batch of these arrays would have: each is its name, the name of its
@@ -84,18 +122,22 @@ pub(crate) fn hash_arrays(
 ) -> PyResult<u64> {
     let mut lent = Vec::with_capacity(arrays.len());
     for (name, dtype, _, array) in &arrays {
-        lent.push(elements(name, Some(dtype), array)?);
+        let lent_array = elements(name, Some(dtype), array)?;
+        if lent_array.step.is_some() {
+            return Err(PyTypeError::new_err(format!("array {name:?}: is not in C order")));
+        }
+        lent.push(lent_array);
     }
     let names = arrays.into_iter().map(|(name, _, row_shape, _)| (name, row_shape));
     let parts: Vec<_> = names.zip(lent).collect();
     Ok(py.detach(|| {
-        dlpack::hash_arrays(parts.iter().map(|((name, row_shape), (dtype, shape, data))| Array {
+        dlpack::hash_arrays(parts.iter().map(|((name, row_shape), lent)| Array {
             name,
-            dtype: *dtype,
-            rows: shape.first().copied().unwrap_or(0),
+            dtype: lent.dtype,
+            rows: lent.shape.first().copied().unwrap_or(0),
             row_shape,
             row_strides: &[],
-            bytes: data.bytes(),
+            bytes: lent.data.bytes(),
         }))
     }))
 }

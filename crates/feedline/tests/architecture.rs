@@ -26,7 +26,7 @@ const FOUNDATION: [&str; 13] = [
 ];
 
 /// The only modules that may know all the stages, besides the crate's root.
-const CONDUCTORS: [&str; 2] = ["engine", "loader"];
+const CONDUCTORS: [&str; 2] = ["engine", "internals"];
 
 /// Crates of the front ends, which the engine crate must not know; its tests use the photos.
 const FRONT_END_CRATES: [&str; 10] = [

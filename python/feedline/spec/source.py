@@ -326,7 +326,7 @@ def _read_one(source: Any, arrays: list[list[Column]]) -> Any:
 
 
 def _column(name: str, value: Any) -> Column:
-    """An array in C order and native byte order; copied only if it is not so already."""
+    """An array whose rows are in C order and native byte order; copied only if they are not already."""
     dtype = None
     if type(value).__module__.partition(".")[0] == "torch":
         import torch
@@ -334,16 +334,22 @@ def _column(name: str, value: Any) -> Column:
         value = value.detach()
         if value.device.type != "cpu":
             raise SourceError(f"array {name!r}: is on {value.device}; move it to the CPU first")
-        value = value.contiguous()
         if value.dtype == torch.bfloat16:
             dtype, value = "bfloat16", value.view(torch.uint16)
         value = value.numpy()
     array = numpy.asarray(value)
     if array.dtype.name == "bfloat16":
-        dtype, array = "bfloat16", numpy.ascontiguousarray(array).view(numpy.uint16)
+        dtype, array = "bfloat16", array.view(numpy.uint16)
     if array.ndim == 0:
         raise SourceError(f"array {name!r}: has no axis; the first axis counts the samples")
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise SourceError(f"array {name!r}: has elements of {array.dtype}; allowed: {_DTYPES}")
     native = array.dtype.newbyteorder("=")
+    if array.dtype == native and _has_whole_rows(array):
+        return name, dtype, array
     return name, dtype, numpy.ascontiguousarray(array, dtype=native)
+
+
+def _has_whole_rows(array: numpy.ndarray[Any, Any]) -> bool:
+    """Whether it can be read where it lies: windows over a long array, some of its columns, each n-th row."""
+    return array.strides[0] >= 0 and (len(array) == 0 or bool(array[:1].flags.c_contiguous))

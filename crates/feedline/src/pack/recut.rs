@@ -23,7 +23,7 @@ const MAX_SCANS: c_int = 100;
 /// Rewrites JPEGs, one after the other, and keeps its memory from file to file.
 ///
 /// ```
-/// use feedline::internals::pack::{jpeg::{Encoder, Subsampling}, recut::Recutter};
+/// use feedline::internals::pack::{Encoder, Recutter, Subsampling};
 /// let mut encoder = Encoder::new(90, Subsampling::Half, false)?;
 /// let photo = encoder.encode(&[128; 64 * 48 * 3], 64, 48)?;
 /// let cut = Recutter::new()?.recut(photo, Some(2))?.to_vec();

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// A JPEG encoder that keeps its handle and its output buffer from image to image.
 ///
 /// ```
-/// use feedline::internals::pack::jpeg::{Encoder, Subsampling};
+/// use feedline::internals::pack::{Encoder, Subsampling};
 /// let mut encoder = Encoder::new(90, Subsampling::Half, false)?;
 /// let bytes = encoder.encode(&[128; 16 * 8 * 3], 16, 8)?;
 /// assert_eq!(bytes[..2], [0xff, 0xd8]);
