@@ -16,6 +16,7 @@ import textwrap
 import threading
 import time
 import warnings
+import weakref
 from pathlib import Path
 
 import feedline
@@ -35,6 +36,7 @@ from feedline.workers.stack import Stack, _node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torchvision import tv_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -187,6 +189,100 @@ def test_a_lent_slot_comes_back_with_its_last_array():
     assert slots.take() is not slot
     del part
     assert slots.take() is slot
+
+
+def test_a_slot_that_will_wait_gives_its_pages_back():
+    class Workers:
+        busy = False
+
+        def __init__(self):
+            self.slots = Slots(keep=4, busy=self.are_busy)
+
+        def are_busy(self):
+            return self.busy
+
+    workers = Workers()
+    slot = workers.slots.take()
+    slot.reserve(8 << 20)
+    for workers.busy in (False, True):
+        memory = workers.slots.lend(slot, 8 << 20)
+        memory[:] = 7
+        assert os.fstat(slot.fd).st_blocks * 512 == 8 << 20
+        del memory
+        assert (os.fstat(slot.fd).st_blocks == 0) is workers.busy
+        assert workers.slots.take() is slot
+    # What a forked child may have too is left alone.
+    memory = workers.slots.lend(slot, 8 << 20)
+    memory[:] = 7
+    kept = os.dup(slot.fd)
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    del memory
+    assert os.pread(kept, 1, 0) == b"\x07"
+    os.close(kept)
+    again = weakref.ref(workers)
+    del workers
+    assert again() is None, "the slots do not hold on to the workers"
+
+
+class Images(torch.utils.data.Dataset):
+    """Images of torchvision's own type; counts those that are still there."""
+
+    def __init__(self):
+        self.alive, self.most = 0, 0
+
+    def __len__(self):
+        return 64
+
+    def forget(self):
+        self.alive -= 1
+
+    def __getitem__(self, index):
+        self.alive += 1
+        self.most = max(self.most, self.alive)
+        pixels = np.full((3, 224, 224), index, np.float32)
+        weakref.finalize(pixels, self.forget)
+        return tv_tensors.Image(torch.from_numpy(pixels)), index
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_images_of_torchvision_go_into_the_batch_at_once(executor):
+    """Kept until the batch is joined, they would double a worker's memory."""
+
+    def collated(loader):
+        return [(type(images), images[:, 0, 0, 0].tolist(), labels.tolist()) for images, labels in loader]
+
+    data = Images()
+    mine = DataLoader(data, batch_size=32, num_workers=1, executor=executor, worker_init_fn=says_the_most)
+    assert collated(mine) == collated(torch.utils.data.DataLoader(Images(), batch_size=32))
+
+
+def says_the_most(worker):
+    """In a process, the data set checks itself: an error there comes out here."""
+    data = feedline.torch.get_worker_info().dataset
+    make = type(data).__getitem__
+
+    class Checked(type(data)):
+        def __getitem__(self, index):
+            made = make(self, index)
+            # Four of them may wait to be copied, one is being made, one handed over.
+            assert self.most <= 7, f"{self.most} images are kept"
+            return made
+
+    data.__class__ = Checked
+
+
+def test_torchvision_may_want_its_own_type_back():
+    """`set_return_type` makes batches of its own type too: ours are then."""
+
+    def kinds(kind):
+        return [type(images) for images, _ in kind(Images(), batch_size=32, num_workers=0)]
+
+    with tv_tensors.set_return_type("TVTensor"):
+        mine, theirs = kinds(DataLoader), kinds(torch.utils.data.DataLoader)
+    assert mine == theirs
+    assert kinds(DataLoader) == kinds(torch.utils.data.DataLoader) == [torch.Tensor] * 2
 
 
 def test_a_page_locked_slot_waits_for_the_device_that_reads_it():

@@ -44,7 +44,8 @@ class Loader:
         (one, a tuple or a dict of them, of NumPy or torch: the fields are called "0", "1", ... or
         by the dict's keys); any object with `__len__` and `__getitem__`; an iterable, or a function
         that returns an iterator; or a list. Arrays are read where they lie and must not be written
-        to meanwhile; one that is not contiguous is copied once. A data set's samples may be arrays,
+        to meanwhile; rows may overlap or lie apart (`sliding_window_view`), but one whose rows are not
+        contiguous in themselves is copied once. A data set's samples may be arrays,
         numbers, text, bytes, None, and dicts, tuples and lists of them; a batch has their structure.
         An iterable is read by one worker, from its beginning in each epoch: a generator, which has
         only one, has one epoch.

@@ -77,7 +77,7 @@ class Worker:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._slots: dict[int, Slot] = {}
-        self._page = numpy.zeros(PAGE, numpy.int64)
+        self._page = numpy.zeros(PAGE, numpy.int64).data
         self._maker: Maker | None = None
         self._trouble: BaseException | None = None
         self._worker = 0
@@ -95,7 +95,7 @@ class Worker:
         self._worker, self._maker, self._trouble = worker, None, None
         page = Slot(fds.pop(0))
         page.map(PAGE * 8)
-        self._page = page.view(0, PAGE * 8).view(numpy.int64)
+        self._page = page.view(0, PAGE * 8).view(numpy.int64).data
         try:
             _take_over(around)
             job: Job = parcel.unpack(packed, fds, self._carried)
@@ -110,7 +110,7 @@ class Worker:
     def take_job(self, job: Job, worker: int, base_seed: int, page: Slot) -> None:
         """As `on_job`, in a process that was forked from the consumer."""
         self._worker = worker
-        self._page = page.view(0, PAGE * 8).view(numpy.int64)
+        self._page = page.view(0, PAGE * 8).view(numpy.int64).data
         try:
             self._maker = self._open(job, worker, base_seed)
         except Exception as error:

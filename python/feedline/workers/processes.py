@@ -71,7 +71,7 @@ class Processes:
         self.active = workers
         self._prefetch = max(1, prefetch)
         self._job, self._base_seed = job, base_seed
-        self.slots = Slots(self.capacity + 2, pin)
+        self.slots = Slots(self.capacity + 2, pin, self._are_busy)
         self._slot_numbers: weakref.WeakKeyDictionary[Slot, int] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._sequence = 0
@@ -327,6 +327,10 @@ class Processes:
         active = self._processes[: self.active]
         ready = [one for one in active if one.ready and len(one.open) < self._prefetch]
         return min(ready, key=lambda one: len(one.open), default=None)
+
+    def _are_busy(self) -> bool:
+        """Whether the next task will wait behind another one."""
+        return all(one.open for one in self._processes[: self.active])
 
     def adjust(self, active: int) -> None:
         """From now on so many workers get tasks that any of them may do; the others rest. No batch

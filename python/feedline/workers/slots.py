@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -29,6 +30,9 @@ _MOST_LENT = 64
 _STEP = 1 << 20
 # What is worth a system call to be given back.
 _WORTH_IT = 4 << 20
+# Of a slot that nothing was written to.
+_EMPTY: Bytes = numpy.empty(0, numpy.uint8)
+_NOWHERE = int(_EMPTY.ctypes.data)
 
 
 # How often this process was forked. A child may still read what was lent before.
@@ -56,7 +60,9 @@ class Slot:
                 fd = os.memfd_create("feedline-batch", os.MFD_CLOEXEC)
         self.fd = fd
         self.used = 0
-        self._memory: Bytes = numpy.empty(0, numpy.uint8)
+        self._memory: Bytes = _EMPTY
+        # Where the mapping begins. Asked for each row of a batch: the array's own takes a microsecond.
+        self.address = _NOWHERE
         self._mapping: Mapping | None = None
         # Where the slot lies, in all mappings of it that a batch's arrays may still point into.
         # Each with the mapping itself: an address that was given up may soon be somebody else's.
@@ -67,13 +73,6 @@ class Slot:
         """Bytes that are mapped here."""
         return len(self._memory)
 
-    @property
-    def address(self) -> int:
-        """Where the mapping begins."""
-        # Asked for each row of a batch: the array's own `ctypes.data` takes a microsecond.
-        mapping = self._mapping
-        return int(self._memory.ctypes.data) if mapping is None else mapping.address
-
     def map(self, size: int) -> None:
         """Makes sure that `size` bytes are mapped; earlier arrays stay valid."""
         if size <= self.size:
@@ -83,7 +82,7 @@ class Slot:
             whole = _rounded(size, _STEP)
             os.ftruncate(self.fd, whole)
         self._mapping = Mapping(self.fd, whole)
-        self._memory = numpy.asarray(self._mapping)
+        self._memory, self.address = numpy.asarray(self._mapping), self._mapping.address
         self._addresses.append((self.address, whole, self._memory))
 
     def begin(self) -> None:
@@ -138,7 +137,7 @@ class Slot:
             with contextlib.suppress(OSError):
                 os.close(self.fd)
             self.fd = -1
-        self._memory = numpy.empty(0, numpy.uint8)
+        self._memory, self.address = _EMPTY, _NOWHERE
         self._mapping = None
         self._addresses = []
 
@@ -204,8 +203,15 @@ class _Locked:
 class Slots:
     """The consumer's slots: those that are free, and how many there are."""
 
-    def __init__(self, keep: int, pin: Callable[[int, int], Pin] | None = None) -> None:
+    def __init__(
+        self,
+        keep: int,
+        pin: Callable[[int, int], Pin] | None = None,
+        busy: Callable[[], bool] | None = None,
+    ) -> None:
         self._keep = keep
+        # Whether a slot that comes back now will wait before it is written to.
+        self._busy = None if busy is None else weakref.WeakMethod(busy)
         self._pin = pin
         self._locked: dict[int, _Locked] = {}
         self._free: list[Slot] = []
@@ -267,8 +273,11 @@ class Slots:
         useless = slot.fd < 0 or len(self._free) >= self._keep or not own
         if useless or self._closed or self._resting or os.getpid() != self.process:
             self._dismiss(slot)
-        else:
-            self._free.append(slot)
+            return
+        busy = None if self._busy is None else self._busy()
+        if busy is not None and busy():
+            self.trim(slot)
+        self._free.append(slot)
 
     def _dismiss(self, slot: Slot) -> None:
         """Gives a slot up: at once, or when no device reads it any more."""

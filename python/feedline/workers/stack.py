@@ -47,8 +47,8 @@ class _Array:
         return self.stack.slot.address + self.offset + row * self.row_bytes
 
     def copy(self, row: int, address: int, owner: Any) -> None:
-        stack = self.stack
-        number = stack.copier.copy(self.row(row), address, self.row_bytes)
+        stack, size = self.stack, self.row_bytes
+        number = stack.copier.copy(stack.slot.address + self.offset + row * size, address, size)
         if number:
             stack.copied_from.append((number, owner))
             if len(stack.copied_from) > _COPYING:
@@ -63,16 +63,28 @@ class _Array:
 
 class _Tensors(_Array):
     def __init__(self, stack: Stack, first: Any) -> None:
-        self.dtype = first.dtype
+        self.kind, self.marked = type(first), type(first) is not stack.torch.Tensor
+        if self.marked:
+            first = _unmarked(first, stack.torch)
+        self.layout, self.dtype = first.layout, first.dtype
+        self.is_complex = first.is_complex()
         super().__init__(stack, tuple(first.shape), first.element_size())
 
     def put(self, row: int, value: Any) -> None:
-        torch = self.stack.torch
+        if type(value) is not self.kind:
+            raise Uneven
+        if self.marked:
+            value = _unmarked(value, self.stack.torch)
+        # What torch calls quantized or conjugated shows in the type of the elements.
         if (
-            type(value) is not torch.Tensor
+            value.layout is not self.layout
+            or not value.is_cpu
+            or value.requires_grad
+            or value.is_nested
             or value.shape != self.shape
-            or value.dtype != self.dtype
-            or not _is_plain(value, torch)
+            or value.dtype is not self.dtype
+            or value.is_neg()
+            or (self.is_complex and value.is_conj())
         ):
             raise Uneven
         if value.is_contiguous():
@@ -201,6 +213,22 @@ def _is_plain(tensor: Any, torch: Any) -> bool:
     )
 
 
+def _unmarked(tensor: Any, torch: Any) -> Any:
+    """The same tensor without what torchvision says of it, which slows everything down."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
+
+
+def _is_tensor(value: Any, kind: type, torch: Any) -> bool:
+    """Whether rows of this kind make a plain tensor. torchvision's images, masks and boxes do, unless the
+    program has told it otherwise (`tv_tensors.set_return_type`)."""
+    if kind is torch.Tensor:
+        return _is_plain(value, torch)
+    if kind.__module__.startswith("torchvision.tv_tensors.") and isinstance(value, torch.Tensor):
+        return _is_plain(_unmarked(value, torch), torch) and type(torch.stack([value])) is torch.Tensor
+    return False
+
+
 def _is_named_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
@@ -216,8 +244,8 @@ def _torch_has(dtype: Any, torch: Any) -> bool:
 def _node(stack: Stack, value: Any, ordered: type = list) -> _Node:
     kind = type(value)
     torch = sys.modules.get("torch")
-    if torch is not None and kind is torch.Tensor and stack.torch is not None:
-        return _Tensors(stack, value) if _is_plain(value, torch) else _Values(stack, ordered)
+    if torch is not None and stack.torch is not None and isinstance(value, torch.Tensor):
+        return _Tensors(stack, value) if _is_tensor(value, kind, torch) else _Values(stack, ordered)
     if kind is numpy.ndarray:
         plain = value.dtype.kind in "biufc" and value.dtype.isnative
         if plain and (stack.torch is None or _torch_has(value.dtype, stack.torch)):

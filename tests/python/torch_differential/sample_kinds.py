@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from torchvision import tv_tensors
 
 Kind = Callable[[int], Any]
 KINDS: dict[str, Kind] = {}
@@ -51,6 +52,29 @@ for _name in ("?", "i4", "u1", "f2", "f8", "c8", "U4", "S4", "M8[s]"):
 @kind
 def nan_and_infinity(number: int) -> torch.Tensor:
     return torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, number])
+
+
+@kind
+def torchvisions_own(number: int) -> dict[str, Any]:
+    return {
+        "image": tv_tensors.Image(torch.full((3, 4, 5), number, dtype=torch.uint8)),
+        "turned": tv_tensors.Image(torch.arange(60.0).reshape(5, 4, 3) + number).permute(2, 1, 0),
+        "mask": tv_tensors.Mask(torch.full((4, 5), number)),
+        "video": tv_tensors.Video(torch.zeros(2, 3, 4, 5) + number),
+        "boxes": tv_tensors.BoundingBoxes([[0, 0, number, 2]], format="XYXY", canvas_size=(4, 5)),
+        "wrapped": tv_tensors.wrap(torch.full((3, 4), number), like=tv_tensors.Mask(torch.zeros(3, 1))),
+    }
+
+
+@kind
+def torchvisions_of_two_sizes(number: int) -> Any:
+    return tv_tensors.Image(torch.zeros(3, 4, 5 + number % 2))
+
+
+@kind
+def torchvisions_and_plain(number: int) -> Any:
+    values = torch.full((3, 4, 5), float(number))
+    return tv_tensors.Image(values) if number % 2 else values
 
 
 @kind
