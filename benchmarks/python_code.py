@@ -237,7 +237,7 @@ BARS = (
     Bar(
         "first batch, spawn, of torch's",
         ("start",),
-        # A worker is asked for it: torch's own way, less what the workers import.
+        # Where processes are asked for, a worker makes it and not the program: imports come first.
         part_of_first("feedline_spawn", "torch_spawn"),
         100,
         "%",
@@ -247,7 +247,7 @@ BARS = (
         "first batch, forkserver, of torch's",
         ("start",),
         part_of_first("feedline_forkserver", "torch_forkserver"),
-        50,
+        100,
         "%",
         at_most=True,
     ),

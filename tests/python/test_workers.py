@@ -529,6 +529,43 @@ def lock_share(monkeypatch):
     return set_share
 
 
+class Noting(torch.utils.data.Dataset):
+    """Notes in a file which samples were made, and where."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 48
+
+    def __getitem__(self, index):
+        with open(self.path, "a") as notes:
+            notes.write(f"{index} {os.getpid()}\n")
+        return torch.full((3,), index), {"drawn": torch.rand(2), "text": str(index)}
+
+
+def test_samples_of_the_trial_are_not_made_again(tmp_path, lock_share):
+    """Workers that are forks of the program have them by birth."""
+    lock_share(1.0)
+
+    def epochs(loader, count=2):
+        return [[(x.tolist(), y["drawn"].tolist(), y["text"]) for x, y in loader] for _ in range(count)]
+
+    def loader(path, **options):
+        torch.manual_seed(7)
+        return DataLoader(Noting(path), batch_size=16, **options)
+
+    expected = epochs(loader(tmp_path / "all", num_workers=1, persistent_workers=True, executor="processes"))
+    notes = tmp_path / "notes"
+    mine = loader(notes, num_workers=2, persistent_workers=True)
+    assert epochs(mine) == expected
+    assert mine.stats()["executor"]["name"] == "processes"
+    made = [line.split() for line in notes.read_text().splitlines()]
+    assert sorted(int(index) for index, _ in made) == sorted([*range(48)] * 2)
+    tried = {int(index) for index, process in made if int(process) == os.getpid()}
+    assert tried == set(range(len(tried))) and 1 <= len(tried) <= 16
+
+
 def test_code_that_computes_holds_the_lock_longer_than_code_that_waits():
     def share(act):
         probe = _native.LockProbe()

@@ -82,8 +82,10 @@ class LoaderCore:
         *,
         method: str = "default",
         pin: Callable[[int, int], Pin] | None = None,
+        samples: list[Any] | None = None,
     ) -> Executor:
-        """Starts the executor that was chosen, or its fallback if it cannot be started."""
+        """Starts the executor that was chosen, or its fallback if it cannot be started. `samples` of the
+        first task are made already."""
         if choice.name == "inline":
             return Inline(job)
         made: Executor | None = None
@@ -91,7 +93,7 @@ class LoaderCore:
             try:
                 if method == "default" and not choice.forks:
                     method = "forkserver"
-                made = Processes(job, workers, prefetch, seed, method, pin)
+                made = Processes(job, workers, prefetch, seed, method, pin, samples)
             except WorkerError as error:
                 if choice.fallback is None:
                     raise

@@ -249,7 +249,10 @@ class DataLoader(torch.utils.data.DataLoader[_T_co]):
             idle.close()
         self._idle = None
         method, pin = self._start_method(), self._pin_function()
-        executor = self._core.start(choice, job, workers, prefetch, base_seed, method=method, pin=pin)
+        samples = None if first is None else first.made
+        executor = self._core.start(
+            choice, job, workers, prefetch, base_seed, method=method, pin=pin, samples=samples
+        )
         self._started[executor] = self._start_settings()
         # Whatever happens to this object, its workers end with it.
         weakref.finalize(self, executor.close)

@@ -83,6 +83,8 @@ class Worker:
         self._worker = 0
         # Descriptors of what the data set shares with the program.
         self._carried: list[int] = []
+        # The first batch's first samples, if the program had made them before it was forked.
+        self._made: list[Any] | None = None
 
     def on_carry(self, *, fds: list[int]) -> None:
         """Takes descriptors for the job that comes next."""
@@ -107,9 +109,11 @@ class Worker:
         self._carried = []
         self._channel.send(("ready", os.getpid()))
 
-    def take_job(self, job: Job, worker: int, base_seed: int, page: Slot) -> None:
+    def take_job(
+        self, job: Job, worker: int, base_seed: int, page: Slot, made: list[Any] | None = None
+    ) -> None:
         """As `on_job`, in a process that was forked from the consumer."""
-        self._worker = worker
+        self._worker, self._made = worker, made
         self._page = page.view(0, PAGE * 8).view(numpy.int64).data
         try:
             self._maker = self._open(job, worker, base_seed)
@@ -174,8 +178,10 @@ class Worker:
         """Ends: another worker has taken this one's place while it was stopped."""
         raise Closed
 
-    def on_task(self, sequence: int, task: Task, number: int, *, fds: list[int]) -> None:
-        """Makes a batch in slot `number`, whose file comes along when it is new here."""
+    def on_task(self, sequence: int, task: Task, number: int, made: bool, *, fds: list[int]) -> None:
+        """Makes a batch in slot `number`, whose file comes along when it is new here. `made`, its first
+        samples are here since this process was forked."""
+        task.made, self._made = self._made if made else None, None
         if fds:
             self._slots[number] = Slot(fds[0])
         slot = self._slots[number]

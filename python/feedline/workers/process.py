@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Any
 
 import numpy
 
@@ -25,6 +26,8 @@ class Process:
         self.spawned: subprocess.Popen[bytes] | None = None
         # Whether it is a fork of the program.
         self.forked = False
+        # Samples of the first task that it was born with.
+        self.made: list[Any] | None = None
         self.ready = False
         self.worked = False
         # Answers to tasks of this epoch; tasks that it was given since it has its data set.

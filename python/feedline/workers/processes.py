@@ -66,7 +66,9 @@ class Processes:
         base_seed: int,
         method: str = "default",
         pin: Callable[[int, int], Pin] | None = None,
+        made: list[Any] | None = None,
     ) -> None:
+        """`made` are the first task's, which workers that are forks of the program have by birth."""
         self.workers, self.capacity, self.method = workers, max(1, workers * prefetch), method
         self.active = workers
         self._prefetch = max(1, prefetch)
@@ -97,9 +99,11 @@ class Processes:
         self._stored: Job | None = None
         self._only_by_fork: str | None = None
         self._helpless = made_for_processes(job.dataset) is not None
+        self._made = made
         try:
             forks = self._prepare()
             self._processes = [self._start(number, forks) for number in range(workers)]
+            self._made = None
         except BaseException:
             self.close()
             raise
@@ -211,13 +215,13 @@ class Processes:
     def _fork(self, process: Process, theirs: socket.socket) -> None:
         pid = fork()
         if pid:
-            process.pid, process.forked = pid, True
+            process.pid, process.forked, process.made = pid, True, self._made
             return
-        job, seed, page = self._job, self._base_seed, process.page
+        job, seed, page, made = self._job, self._base_seed, process.page, self._made
 
         def work(worker: Worker) -> None:
             enter_fork()
-            worker.take_job(job, process.number, seed, page)
+            worker.take_job(job, process.number, seed, page, made)
 
         start(theirs, work)
 
@@ -353,11 +357,14 @@ class Processes:
         fds = () if number in process.slots else (slot.fd,)
         process.slots[number] = slot
         process.open[sequence] = task, slot
+        has_made = task.made is not None and process.made is task.made
+        # It lets them go with its first task, whichever that is.
+        process.made = None
         kept, task.note, task.made = task.note, None, None
         try:
             if gone:
                 process.channel.post(("drop", gone))
-            process.channel.post(("task", sequence, task, number), fds)
+            process.channel.post(("task", sequence, task, number, has_made), fds)
             process.drawn += task.worker is not None
         except Closed:
             # It has ended and was given nothing; `wait` finds out what happened to it.
