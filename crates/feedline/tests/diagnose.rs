@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{HashMap, HashSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -53,6 +54,11 @@ impl Data {
         let packed = shards.path().join("packed");
         Pack::open(kind, options).unwrap().run(&packed, &|_| (), &|| false).unwrap();
         Data { small, shards, large }
+    }
+
+    /// With what they are called in recordings.
+    fn folders(&self) -> [(&Folder, &'static str); 3] {
+        [(&self.small, "small"), (&self.shards, "shards"), (&self.large, "large")]
     }
 
     fn small(&self) -> Builder {
@@ -236,14 +242,12 @@ fn recorded(name: &str) -> Evidence {
 }
 
 /// With FEEDLINE_RECORD=1, keeps the evidence of a live run for the tests that judge it again.
-fn record(name: &str, evidence: &Evidence, data: &Data) {
+fn record(name: &str, evidence: &Evidence, folders: &[(&Folder, &str)]) {
     if std::env::var_os("FEEDLINE_RECORD").is_none() {
         return;
     }
     let mut text = serde_json::to_string_pretty(evidence).unwrap() + "\n";
-    for (folder, called) in
-        [(&data.small, "small"), (&data.shards, "shards"), (&data.large, "large")]
-    {
+    for (folder, called) in folders {
         text = text.replace(folder.path().to_str().unwrap(), called);
     }
     let path = recording(name);
@@ -284,7 +288,7 @@ fn the_verdict_names_what_was_injected() {
             // On a machine that nobody else uses, the first answer counts.
             let right = is_right(&diagnosis.verdict, case);
             if right {
-                record(name, &diagnosis.evidence, &data);
+                record(name, &diagnosis.evidence, &data.folders());
             }
             let again = !right && disturbed(&diagnosis);
             last = Some(diagnosis);
@@ -317,42 +321,147 @@ fn the_verdict_names_what_was_injected() {
     assert!(judged >= 12, "{judged} cases could be tried");
 }
 
+/// Formats whose samples are read while the loader runs. Text (CSV, JSON lines) is read when it is
+/// opened.
+const READ: [&str; 14] = [
+    "arrow",
+    "hdf5",
+    "litdata",
+    "lmdb",
+    "mds",
+    "npy",
+    "parquet",
+    "tar",
+    "tfrecord",
+    "zarr",
+    "zip",
+    "manifest",
+    "raw",
+    "crop-indexed",
+];
+
+/// Photos in a shard, and the list of MDS or LitData: how many rows, where each begins, each with the
+/// size of its only value first.
+fn write_shard(format: &str, to: &Path) {
+    let four = |number: usize| u32::try_from(number).unwrap().to_le_bytes();
+    let (mut starts, mut rows) = (Vec::new(), Vec::new());
+    for number in 0..240 {
+        let photo = jpeg(number, 120, 90);
+        starts.extend(four(4 + 4 * 241 + rows.len()));
+        rows.extend([&four(photo.len()), &photo[..]].concat());
+    }
+    starts.extend(four(4 + 4 * 241 + rows.len()));
+    let list = match format {
+        "mds" => serde_json::json!({"version": 2, "shards": [{
+            "format": "mds", "column_names": ["image"], "column_encodings": ["jpeg"],
+            "column_sizes": [null], "compression": null, "samples": 240,
+            "raw_data": {"basename": "shard"}, "zip_data": null,
+        }]}),
+        _ => serde_json::json!({
+            "chunks": [{"filename": "shard", "chunk_size": 240}],
+            "config": {
+                "compression": null, "compression_level": null, "data_format": ["jpeg"],
+                "data_spec": null, "encryption": null, "item_loader": null,
+            },
+        }),
+    };
+    std::fs::write(to.join("shard"), [&four(240)[..], &starts, &rows].concat()).unwrap();
+    std::fs::write(to.join("index.json"), list.to_string()).unwrap();
+}
+
+/// A data set of this format, behind a store that is slow; what it lies in comes along.
+fn slow(format: &str, photos: &Folder) -> (Folder, Builder) {
+    let to = Folder::new("slow");
+    let packed = to.path().join("set");
+    let pack = |options: PackOptions| {
+        let kind = SourceKind::Path(photos.path().to_owned());
+        Pack::open(kind, options).unwrap().run(&packed, &|_| (), &|| false).unwrap();
+        Loader::builder(&packed)
+    };
+    let arrays = ["hdf5", "npy", "zarr"].contains(&format);
+    let builder = match format {
+        "mds" | "litdata" => {
+            write_shard(format, to.path());
+            Loader::builder(to.path())
+        }
+        "manifest" => {
+            let class = |number| number % 6;
+            let row =
+                |number| format!("class{}/{number:03}.jpg,{}\n", class(number), class(number));
+            let rows: String = (0..240).map(row).collect();
+            let table = photos.path().join("photos.csv");
+            std::fs::write(&table, format!("path,label\n{rows}")).unwrap();
+            Loader::builder(table)
+        }
+        "zip" => {
+            let path = to.path().join("photos.zip");
+            let mut archive = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
+            let stored = zip::write::SimpleFileOptions::default()
+                .compression_method(zip::CompressionMethod::Stored);
+            for number in 0..240 {
+                archive.start_file(format!("class{}/{number:03}.jpg", number % 6), stored).unwrap();
+                archive.write_all(&jpeg(number, 120, 90)).unwrap();
+            }
+            archive.finish().unwrap();
+            Loader::builder(path)
+        }
+        "raw" => pack(PackOptions { raw: true, resize: Some(64), ..PackOptions::default() }),
+        "crop-indexed" => pack(PackOptions { crop_index: true, ..PackOptions::default() }),
+        _ => {
+            let resize = OpSpec::new("Resize").with("size", vec![64, 64]);
+            pack(PackOptions {
+                to: SourceFormat::to_write(format),
+                decoded: arrays,
+                transforms: if arrays { vec![resize] } else { Vec::new() },
+                write: WriteOptions { block_samples: Some(8), ..WriteOptions::default() },
+                ..PackOptions::default()
+            })
+        }
+    };
+    let store = Arc::new(Throttled::new(files(), 100_000));
+    let builder = builder.batch_size(4).num_workers(2).store(store);
+    match arrays {
+        true => (to, builder),
+        false => (to, builder.transform(OpSpec::new("CenterCrop").with("size", 64))),
+    }
+}
+
+fn names_the_store(verdict: &Verdict, format: &str) {
+    let reads = [Cause::ReadBandwidth, Cause::ReadLatency, Cause::SlowPlace];
+    assert!(reads.contains(&verdict.cause), "{format}: {verdict:#?}");
+    is_consistent(verdict, format);
+}
+
+#[test]
+fn recorded_evidence_of_every_format_names_the_store() {
+    for format in READ {
+        names_the_store(&judge(&recorded(&format!("slow {format}"))), format);
+    }
+    for format in SourceFormat::writable() {
+        assert!(READ.contains(&format.name()), "{}", format.name());
+    }
+}
+
 /// A wrapper of the store reaches every format, so what it injects is found in every format.
 #[test]
-#[ignore = "live, 40 s on idle cores: make soak SOAK=diagnose"]
+#[ignore = "live, seven minutes on idle cores: make soak SOAK=diagnose"]
 fn a_slow_store_is_named_in_every_format() {
     let _alone = alone();
     let photos = Folder::new("small");
     for number in 0..240 {
         photos.write(&format!("class{}/{number:03}.jpg", number % 6), &jpeg(number, 120, 90));
     }
-    for format in SourceFormat::writable() {
-        let to = Folder::new("slow");
-        let arrays = [SourceFormat::Hdf5, SourceFormat::Npy, SourceFormat::Zarr].contains(&format);
-        let options = PackOptions {
-            to: Some(format),
-            decoded: arrays,
-            transforms: arrays
-                .then(|| OpSpec::new("Resize").with("size", vec![64, 64]))
-                .into_iter()
-                .collect(),
-            write: WriteOptions { block_samples: Some(8), ..WriteOptions::default() },
-            ..PackOptions::default()
-        };
-        let kind = SourceKind::Path(photos.path().to_owned());
-        let packed = to.path().join("set");
-        Pack::open(kind, options).unwrap().run(&packed, &|_| (), &|| false).unwrap();
-        let store = Arc::new(Throttled::new(files(), 100_000));
-        let builder = Loader::builder(&packed).batch_size(4).num_workers(2).store(store);
-        let builder = match arrays {
-            true => builder,
-            false => builder.transform(OpSpec::new("CenterCrop").with("size", 64)),
-        };
+    for format in READ {
+        let (to, builder) = slow(format, &photos);
         let diagnosis = run(Diagnose::of(builder).step(STEP).seconds(3.0));
         let verdict = &diagnosis.verdict;
-        println!("{:<10} {:?}: {}", format.name(), verdict.cause, verdict.sentence);
-        let reads = [Cause::ReadBandwidth, Cause::ReadLatency, Cause::SlowPlace];
-        assert!(reads.contains(&verdict.cause), "{}: {verdict:#?}", format.name());
+        println!("{format:<12} {:?}: {}", verdict.cause, verdict.sentence);
+        names_the_store(verdict, format);
+        record(
+            &format!("slow {format}"),
+            &diagnosis.evidence,
+            &[(&to, "slow"), (&photos, "small")],
+        );
     }
 }
 
@@ -413,7 +522,7 @@ fn parts_are_taken_out_of_the_way() {
     reading_takes_most(&diagnosis.evidence);
     let real = diagnosis.ceilings.real.unwrap();
     assert!(diagnosis.stages[2].measured_if_free.unwrap() < 3.0 * real, "reading stays");
-    record("reads that take 100 ms", &diagnosis.evidence, &data);
+    record("reads that take 100 ms", &diagnosis.evidence, &data.folders());
 }
 
 #[test]
@@ -624,7 +733,7 @@ fn what_packing_would_bring_is_what_it_brings() {
         let true_rate = then.ceilings.real.unwrap();
         println!("predicted {predicted:.0}, true {true_rate:.0}, {:?}", now.evidence.remarks);
         if predicted < 2.5 * true_rate {
-            record("packing with a crop index", &now.evidence, &data);
+            record("packing with a crop index", &now.evidence, &data.folders());
             return;
         }
         tried.push(format!("{predicted:.0} was predicted, {true_rate:.0} is true"));

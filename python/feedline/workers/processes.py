@@ -10,9 +10,7 @@ import os
 import pickle
 import select
 import signal
-import socket
 import subprocess
-import sys
 import time
 import warnings
 import weakref
@@ -22,27 +20,17 @@ from typing import Any
 import numpy
 
 from feedline.workers import watch
-from feedline.workers.auto import held_open, made_for_processes
-from feedline.workers.channel import MOST_FDS, Channel, Closed
-from feedline.workers.child import FEEDING, MAKING, ROW, WANTED, Worker, start
+from feedline.workers.auto import made_for_processes
+from feedline.workers.channel import Closed
+from feedline.workers.child import FEEDING, MAKING, ROW, WANTED
 from feedline.workers.executor import Begin, Result, spans_of
 from feedline.workers.failure import WorkerError
 from feedline.workers.job import Job, Task, is_stateful
-from feedline.workers.launch import (
-    enter_fork,
-    fork,
-    how_it_ended,
-    launch,
-    modules_of,
-    not_to_fork,
-    wait_for_child,
-)
+from feedline.workers.launch import how_it_ended, wait_for_child
 from feedline.workers.packing import Packed, unpack
-from feedline.workers.parcel import Store
 from feedline.workers.process import Process
-from feedline.workers.server import Server
-from feedline.workers.shared_memory import OnlyByFork
 from feedline.workers.slots import Pin, Slot, Slots
+from feedline.workers.starter import Starter
 
 # More than any task's number: a worker that sees it as the oldest wanted one makes nothing more.
 _NOTHING = 1 << 62
@@ -69,10 +57,10 @@ class Processes:
         made: list[Any] | None = None,
     ) -> None:
         """`made` are the first task's, which workers that are forks of the program have by birth."""
-        self.workers, self.capacity, self.method = workers, max(1, workers * prefetch), method
+        self.workers, self.capacity = workers, max(1, workers * prefetch)
         self.active = workers
         self._prefetch = max(1, prefetch)
-        self._job, self._base_seed = job, base_seed
+        self._job = job
         self.slots = Slots(self.capacity + 2, pin, self._are_busy)
         self._slot_numbers: weakref.WeakKeyDictionary[Slot, int] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
@@ -94,136 +82,21 @@ class Processes:
         self.owner = os.getpid()
         self.restarts = 0
         self.broken: BaseException | None = None
-        # What workers that are no forks of the program are given, and what job it is of.
-        self._store = Store()
-        self._stored: Job | None = None
-        self._only_by_fork: str | None = None
         self._helpless = made_for_processes(job.dataset) is not None
-        self._made = made
+        self._starter = Starter(job, base_seed, method, made)
         try:
-            forks = self._prepare()
+            forks = self._starter.prepare()
             self._processes = [self._start(number, forks) for number in range(workers)]
-            self._made = None
+            self._starter.made = None
         except BaseException:
             self.close()
             raise
 
-    def _prepare(self) -> bool:
-        """Makes ready what workers are started with; returns whether they are forks of the program."""
-        if self.method in ("default", "fork"):
-            reason = None
-            if self.method == "default" and self._only_by_fork is None:
-                reason = held_open(self._job.dataset)
-                reason = not_to_fork() if reason is None else f"the data set holds {reason}"
-                if not self._job.torch:
-                    # A generator, read once, is the program's; only torch's users expect a copy.
-                    reason = "its loader does not fork the program"
-            if reason is None:
-                return True
-            self._pack(reason)
-        else:
-            self._pack(None)
-        return self._only_by_fork is not None
-
-    def _pack(self, reason: str | None) -> None:
-        if self._stored is self._job:
-            return
-        try:
-            self._store.pack(self._job)
-        except OnlyByFork as error:
-            if self.method != "default":
-                raise WorkerError(
-                    f"the data set holds {error}, which workers that are started by {self.method!r} cannot "
-                    f"share; make it with multiprocessing.get_context({self.method!r})"
-                ) from error
-            # As torch's workers, which are forks of the program in any case.
-            self._only_by_fork = str(error)
-        except Exception as error:
-            advice = 'or use executor="threads"' if self._job.kind == "map" else ""
-            if reason is not None and self._job.torch:
-                advice = f'use multiprocessing_context="fork" (here {reason}), {advice}'.rstrip(", ")
-            raise WorkerError(
-                f"the data set cannot be sent to worker processes ({type(error).__name__}: {error}); "
-                f"make what it holds picklable, open files in the worker, {advice}".rstrip(", ")
-            ) from error
-        else:
-            self._stored = self._job
-
     def _start(self, number: int, forks: bool | None = None) -> Process:
-        if forks is None:
-            forks = self._prepare()
-        channel, theirs = Channel.pair()
-        process = Process(number, channel)
-        process.status[WANTED] = self._wanted
-        try:
-            if forks:
-                self._fork(process, theirs)
-            elif self.method == "spawn":
-                self._spawn(process, theirs)
-            else:
-                self._ask_server(process, theirs)
-        finally:
-            theirs.close()
-        if not forks:
-            self._give_job(process)
+        process = self._starter.start(number, self._wanted, forks)
         if self._begin is not None:
             self._send_begin(process)
         return process
-
-    def _spawn(self, process: Process, theirs: socket.socket) -> None:
-        process.spawned = launch("from feedline.workers.child import main; main", theirs)
-        process.pid = process.spawned.pid
-
-    def _ask_server(self, process: Process, theirs: socket.socket) -> None:
-        modules = modules_of(self._job)
-        for again in (True, False):
-            server = Server.get()
-            try:
-                server.load(modules)
-                if server.threads > 1:
-                    # A module that it imported has started threads, which a fork would not survive.
-                    self._spawn(process, theirs)
-                else:
-                    process.server, process.token = server, server.fork(theirs)
-                return
-            except Closed:
-                code = server.ended
-                server.replace()
-                if not again:
-                    whom = f"the process that workers are forked from (pid {server.process})"
-                    raise WorkerError(
-                        f"{whom} {how_it_ended(code)} twice",
-                        pid=server.process,
-                        exit_code=code,
-                    ) from None
-
-    def _give_job(self, process: Process) -> None:
-        around = {
-            "path": list(sys.path),
-            "argv": list(sys.argv),
-            "environ": dict(os.environ),
-            "folder": os.getcwd(),
-        }
-        process.ready, process.drawn = False, 0
-        with contextlib.suppress(Closed):
-            shared = self._store.shared.fds
-            for at in range(0, len(shared), MOST_FDS):
-                process.channel.post(("carry",), tuple(shared[at : at + MOST_FDS]))
-            message = ("job", self._store.parcel, process.number, self._base_seed, around)
-            process.channel.post(message, (process.page.fd, *self._store.files))
-
-    def _fork(self, process: Process, theirs: socket.socket) -> None:
-        pid = fork()
-        if pid:
-            process.pid, process.forked, process.made = pid, True, self._made
-            return
-        job, seed, page, made = self._job, self._base_seed, process.page, self._made
-
-        def work(worker: Worker) -> None:
-            enter_fork()
-            worker.take_job(job, process.number, seed, page, made)
-
-        start(theirs, work)
 
     @property
     def ready(self) -> int:
@@ -256,14 +129,9 @@ class Processes:
         return self._begins
 
     def renew(self, job: Job, base_seed: int) -> None:
-        before = self._job, self._base_seed
-        self._job, self._base_seed = job, base_seed
-        try:
-            forks = self._prepare()
-        except BaseException:
-            # The workers are still there, for a job that can be sent.
-            self._job, self._base_seed = before
-            raise
+        # Where it fails, the workers are still there, for a job that can be sent.
+        forks = self._starter.renew(job, base_seed)
+        self._job = job
         # New workers begin with the next epoch, not with the state that the last one began with.
         self._begin = None
         try:
@@ -273,7 +141,7 @@ class Processes:
             else:
                 self._end(self._aside)
                 for process in self._processes:
-                    self._give_job(process)
+                    self._starter.give_job(process)
         except BaseException as error:
             # Also where only some have the new job: they would work on two versions of the data set.
             self.broken = WorkerError(f"workers could not be started again: {error}")
@@ -725,7 +593,7 @@ class Processes:
         self._results.clear()
         self._queue.clear()
         self.slots.close()
-        self._store.close()
+        self._starter.close()
 
 
 _AGAIN = "Its batch is made again by a new worker."
