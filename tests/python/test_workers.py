@@ -191,39 +191,48 @@ def test_a_lent_slot_comes_back_with_its_last_array():
     assert slots.take() is slot
 
 
-def test_a_slot_that_will_wait_gives_its_pages_back():
-    class Workers:
-        busy = False
-
-        def __init__(self):
-            self.slots = Slots(keep=4, busy=self.are_busy)
-
-        def are_busy(self):
-            return self.busy
-
-    workers = Workers()
-    slot = workers.slots.take()
+def test_free_slots_give_their_pages_back_when_there_is_time():
+    slots = Slots(keep=4)
+    slot = slots.take()
     slot.reserve(8 << 20)
-    for workers.busy in (False, True):
-        memory = workers.slots.lend(slot, 8 << 20)
+
+    def lent():
+        memory = slots.lend(slot, 8 << 20)
         memory[:] = 7
-        assert os.fstat(slot.fd).st_blocks * 512 == 8 << 20
-        del memory
-        assert (os.fstat(slot.fd).st_blocks == 0) is workers.busy
-        assert workers.slots.take() is slot
+        slots.tidy()
+        assert os.fstat(slot.fd).st_blocks * 512 == 8 << 20, "it is the program's"
+        return memory
+
+    memory = lent()
+    del memory
+    assert os.fstat(slot.fd).st_blocks * 512 == 8 << 20, "the program's own time is not taken for it"
+    slots.tidy()
+    assert os.fstat(slot.fd).st_blocks == 0
+    assert slots.take() is slot
+    memory = lent()
+    del memory
+    assert slots.take() is slot
+    slots.tidy()
+    assert os.fstat(slot.fd).st_blocks * 512 == 8 << 20, "it is a worker's"
     # What a forked child may have too is left alone.
-    memory = workers.slots.lend(slot, 8 << 20)
-    memory[:] = 7
+    memory = lent()
     kept = os.dup(slot.fd)
     if (child := os.fork()) == 0:
         os._exit(0)
     os.waitpid(child, 0)
     del memory
+    slots.tidy()
     assert os.pread(kept, 1, 0) == b"\x07"
     os.close(kept)
-    again = weakref.ref(workers)
-    del workers
-    assert again() is None, "the slots do not hold on to the workers"
+
+
+def test_a_loader_that_waits_for_its_workers_gives_pages_back(monkeypatch):
+    given = []
+    trim = Slot.trim
+    monkeypatch.setattr(Slot, "trim", lambda slot: given.append(slot.size) or trim(slot))
+    loader = DataLoader(Numbers(64, (512, 1024)), batch_size=4, num_workers=1, executor="processes")
+    assert len([batch[0].shape for batch in loader]) == 16
+    assert given and min(given) >= 4 * 512 * 1024 * 4
 
 
 class Images(torch.utils.data.Dataset):
@@ -548,7 +557,7 @@ def test_samples_of_the_trial_are_not_made_again(tmp_path, lock_share, monkeypat
     """Workers that are forks of the program have them by birth."""
     lock_share(1.0)
     # What else is loaded for these tests.
-    monkeypatch.setattr("feedline.workers.processes.not_to_fork", lambda: None)
+    monkeypatch.setattr("feedline.workers.starter.not_to_fork", lambda: None)
 
     def epochs(loader, count=2):
         return [[(x.tolist(), y["drawn"].tolist(), y["text"]) for x, y in loader] for _ in range(count)]

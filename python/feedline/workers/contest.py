@@ -83,10 +83,12 @@ class Comparison:
             return self.current
         return "threads" if self.rates["threads"] > self.rates["processes"] * _GAIN else "processes"
 
-    def settle(self) -> None:
-        """Ends the turns, if both have had one."""
-        if len(self.rates) == 2:
-            self.settled, self.current = True, self.better
+    def settle(self) -> bool:
+        """Ends the turns, if both have had one; whether that was now."""
+        if self.settled or len(self.rates) < 2:
+            return False
+        self.settled, self.current = True, self.better
+        return True
 
     def __str__(self) -> str:
         return " and ".join(f"{rate:.0f} samples/s with {name}" for name, rate in sorted(self.rates.items()))
@@ -153,8 +155,8 @@ class Contest:
 
     def begin(self, begin: Begin) -> None:
         self._epochs += 1
-        if self._epochs > 1:
-            self.comparison.settle()
+        if self._epochs > 1 and self.comparison.settle():
+            self._report(self.comparison)
         for one in self._both.values():
             one.begin(begin)
         self._dismiss()

@@ -61,7 +61,7 @@ class Processes:
         self.active = workers
         self._prefetch = max(1, prefetch)
         self._job = job
-        self.slots = Slots(self.capacity + 2, pin, self._are_busy)
+        self.slots = Slots(self.capacity + 2, pin)
         self._slot_numbers: weakref.WeakKeyDictionary[Slot, int] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._sequence = 0
@@ -201,7 +201,7 @@ class Processes:
         return min(ready, key=lambda one: len(one.open), default=None)
 
     def _are_busy(self) -> bool:
-        """Whether the next task will wait behind another one."""
+        """Whether a free slot will wait before it is written to."""
         return all(one.open for one in self._processes[: self.active])
 
     def adjust(self, active: int) -> None:
@@ -212,10 +212,6 @@ class Processes:
 
     def _give(self, process: Process, sequence: int, task: Task) -> None:
         slot = self.slots.take(lambda one: self._slot_numbers.get(one) in process.slots)
-        if process.open:
-            # The worker makes another batch first: meanwhile an earlier batch's pages would be held for
-            # nothing.
-            self.slots.trim(slot)
         number = self._slot_numbers.get(slot)
         if number is None:
             number = self._slot_numbers[slot] = next(self._numbers)
@@ -259,8 +255,13 @@ class Processes:
         most = max(0.0, self._looked + watch.INTERVAL - watch.clock())
         most = most if seconds is None else min(seconds, most)
         happened = False
-        # Rounded up: half a millisecond must not be many looks at nothing.
-        for fd, event in poll.poll(math.ceil(most * 1000)):
+        events = poll.poll(0)
+        if not events and most > 0:
+            if self._are_busy():
+                self.slots.tidy()
+            # Rounded up: half a millisecond must not be many looks at nothing.
+            events = poll.poll(math.ceil(most * 1000))
+        for fd, event in events:
             happened = True
             process = ends[fd]
             try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -60,6 +59,8 @@ class Slot:
                 fd = os.memfd_create("feedline-batch", os.MFD_CLOEXEC)
         self.fd = fd
         self.used = 0
+        # Whether somebody had it since it was trimmed.
+        self.written = False
         self._memory: Bytes = _EMPTY
         # Where the mapping begins. Asked for each row of a batch: the array's own takes a microsecond.
         self.address = _NOWHERE
@@ -100,6 +101,7 @@ class Slot:
 
     def trim(self) -> None:
         """Gives the pages back; what is written next takes new ones."""
+        self.written = False
         if self._mapping is not None and self.size >= _WORTH_IT:
             self._mapping.empty()
 
@@ -207,11 +209,8 @@ class Slots:
         self,
         keep: int,
         pin: Callable[[int, int], Pin] | None = None,
-        busy: Callable[[], bool] | None = None,
     ) -> None:
         self._keep = keep
-        # Whether a slot that comes back now will wait before it is written to.
-        self._busy = None if busy is None else weakref.WeakMethod(busy)
         self._pin = pin
         self._locked: dict[int, _Locked] = {}
         self._free: list[Slot] = []
@@ -235,10 +234,12 @@ class Slots:
         self.made += 1
         return Slot()
 
-    def trim(self, slot: Slot) -> None:
-        """Gives a slot's pages back, as it will wait before it is written to."""
-        if id(slot) not in self._locked:
-            slot.trim()
+    def tidy(self) -> None:
+        """Gives the pages of free slots back. It takes milliseconds, so it is for a time when nobody waits
+        for them."""
+        for slot in tuple(self._free):
+            if slot.written and id(slot) not in self._locked:
+                slot.trim()
 
     def _is_free(self, slot: Slot) -> bool:
         locked = self._locked.get(id(slot))
@@ -274,9 +275,7 @@ class Slots:
         if useless or self._closed or self._resting or os.getpid() != self.process:
             self._dismiss(slot)
             return
-        busy = None if self._busy is None else self._busy()
-        if busy is not None and busy():
-            self.trim(slot)
+        slot.written = True
         self._free.append(slot)
 
     def _dismiss(self, slot: Slot) -> None:

@@ -118,6 +118,18 @@ def test_only_what_was_made_alone_is_evidence_and_the_loser_ends_with_its_last_b
     assert seen[-1] == "2 samples/s with processes and 20 samples/s with threads"
 
 
+def test_what_the_second_epoch_settles_is_reported():
+    seen = []
+    both = contest.Contest(Fake("threads", 9.0, 2), Fake("processes", 1.0, 4), seen.append)
+    both.begin(None)
+    both.comparison.rates = {"threads": 1.0, "processes": 9.0}
+    both.begin(None)
+    assert both.winner is not None and both.name == both.winner.name == "processes"
+    assert [(one.current, one.settled) for one in seen] == [("processes", True)]
+    both.begin(None)
+    assert len(seen) == 1
+
+
 class Troubled(Fake):
     """Processes that have a warning for the program, and refuse another job."""
 

@@ -114,6 +114,17 @@ fn every_cause_is_found() {
         ),
         ("latency", slow_reads, Cause::ReadLatency, Resource::RequestLatency, "50 ms each"),
         (
+            "latency, in blocks",
+            |e| {
+                e.stages[0] = stage("read", 0.05, 0.0002);
+                e.read_bytes_per_sample = 100_000.0;
+                e.read_p50_seconds = 4e-6;
+            },
+            Cause::ReadLatency,
+            Resource::RequestLatency,
+            "50 ms each",
+        ),
+        (
             "latency, probed",
             |e| {
                 e.stages[0] = stage("read", 0.05, 0.0002);

@@ -139,7 +139,10 @@ fn reason(evidence: &Evidence, shares: &Shares, cause: Cause) -> String {
             )
         }
         Cause::ReadLatency => {
-            let read = evidence.read_probe.map_or(evidence.read_p50_seconds, |probe| probe.alone);
+            // Of samples in blocks, most come without a read, and one waits for the whole block.
+            let reads = evidence.stages.iter().find(|stage| stage.name == "read");
+            let usual = reads.map_or(0.0, |reads| reads.seconds).max(evidence.read_p50_seconds);
+            let read = evidence.read_probe.map_or(usual, |probe| probe.alone);
             let idle = match shares.uses_all(evidence) {
                 true => "",
                 false => "; cores are idle meanwhile",
