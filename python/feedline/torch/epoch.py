@@ -330,9 +330,12 @@ class Epoch(Iterator[Any]):
         executor = self._executor
         if executor is None or executor.name == "inline" or loader._resumed is not None:
             return
-        if isinstance(executor, Contest) and executor.winner is None:
-            # Who makes the next epoch, and from which copy of the data set, is open.
-            return
+        if isinstance(executor, Contest):
+            # All of this epoch is given out: there is nothing left to compare.
+            executor.settle()
+            if executor.winner is None:
+                # Who makes the next epoch, and from which copy of the data set, is open.
+                return
         if self._made_ahead or not loader._guesses or self._own or not is_known(loader):
             return
         self._made_ahead = True

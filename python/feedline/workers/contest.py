@@ -155,10 +155,15 @@ class Contest:
 
     def begin(self, begin: Begin) -> None:
         self._epochs += 1
-        if self._epochs > 1 and self.comparison.settle():
-            self._report(self.comparison)
+        if self._epochs > 1:
+            self.settle()
         for one in self._both.values():
             one.begin(begin)
+
+    def settle(self) -> None:
+        """Ends the turns, if both have had one. The better one goes on when the other's batches are done."""
+        if self.comparison.settle():
+            self._report(self.comparison)
         self._dismiss()
 
     def begins(self) -> Mapping[int, Any]:

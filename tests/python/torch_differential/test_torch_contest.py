@@ -255,6 +255,22 @@ def test_the_winner_stays_and_is_named_with_the_figures(better, contested, monke
     until(lambda: threading.active_count() <= before, "the end of the threads")
 
 
+def test_the_end_of_the_first_epoch_settles_so_that_the_next_one_is_made_ahead(contested):
+    def both_had_their_turns():
+        with_workers = {"num_workers": 2, "persistent_workers": True}
+        loader = DataLoader(Mixed(1200), batch_size=4, **with_workers)
+        assert [int(at) for batch in loader for at in batch[0]] == [*range(1200)]
+        both = loader._core._executor
+        if compared := len(both.comparison.rates) == 2:
+            assert loader._guess is not None
+            assert both.winner is not None and loader.stats()["executor"]["name"] == both.winner.name
+        assert [int(at) for batch in loader for at in batch[0]] == [*range(1200)]
+        loader.close()
+        return compared
+
+    until(both_had_their_turns, "a first epoch in which both had their turns")
+
+
 def test_a_loader_of_a_data_set_compares_too(contested, monkeypatch):
     monkeypatch.setattr(Comparison, "_end_turn", one_after_the_other)
     with feedline.Loader(Mixed(), batch_size=4, num_workers=2) as loader:
