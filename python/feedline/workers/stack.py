@@ -221,7 +221,7 @@ def _unmarked(tensor: Any, torch: Any) -> Any:
 
 def _is_tensor(value: Any, kind: type, torch: Any) -> bool:
     """Whether rows of this kind make a plain tensor. torchvision's images, masks and boxes do, unless the
-    program has told it otherwise (`tv_tensors.set_return_type`)."""
+    program asks for their own type (`tv_tensors.set_return_type`)."""
     if kind is torch.Tensor:
         return _is_plain(value, torch)
     if kind.__module__.startswith("torchvision.tv_tensors.") and isinstance(value, torch.Tensor):
